@@ -130,7 +130,7 @@ class Compiler:
         self._cache_bytes = cache_bytes
         self._drafts = OrderedDict[
             tuple[TargetGraph, int, str, int, int, PersistentLayout | None], DraftShare
-        ]()  # of segments that were lowered with one flip
+        ]()  # drafts of shares that were lowered with one flip
 
     def segment(self, plan: SegmentPlan, start: int) -> LoweredShare | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
@@ -158,7 +158,7 @@ class Compiler:
 
     def _draft(self, share: _Share) -> DraftShare | Infeasible:
         key = share.key[:2] + share.key[3:]
-        draft = self._drafts.pop(key, None)  # of the same share with the other flip
+        draft = self._drafts.pop(key, None)  # draft of the same share with the other flip
         if draft is not None:
             return draft
         new_draft = draft_segment(share.target_graph, share.plan, share.start, share.place, share.held)

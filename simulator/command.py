@@ -79,12 +79,12 @@ def run_command(
     except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
         if isinstance(error, OSError) and error.errno in OS_ERROR_HINTS:  # any look at a path may be the first that finds it so
             return _said(name, f"{error.filename or 'a file'}: {OS_ERROR_HINTS[error.errno]}", BAD_INPUT)
-        if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):  # of tempfile
+        if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):  # raised by tempfile
             return _said(name, f"{error.strerror}; set TMPDIR to a folder that can be written", BAD_INPUT)
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
         if usage is None:
             return _said(name, _traceback(error) if bug is None else bug(error), BUG)
-        if type(error).__name__ == "NoArgsIsHelpError":  # of newer clicks; its text is the help
+        if type(error).__name__ == "NoArgsIsHelpError":  # newer versions of click; the message is the help text
             for line in usage().splitlines():
                 say(line)
             return BAD_INPUT

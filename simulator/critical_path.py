@@ -152,7 +152,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
         if end > start:
             links.append((row, int(run.engine[row]), cause, start, end))
 
-    # from the end of the run back to cycle 0
+    # walk from the end of the run back to cycle 0
     row, now = _last(run, lag), run.cycles
     while now > 0 and row >= 0:
         if run.work[row]:

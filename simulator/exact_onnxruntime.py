@@ -134,7 +134,7 @@ def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _O
         new = ours + name
         if new not in unsigned_names and name in constants:
             graph.initializer.append(numpy_helper.from_array(np.asarray(numpy_helper.to_array(constants[name]).view(np.uint8) ^ 128), new))
-        elif new not in unsigned_names:  # as floats, with a scale of 1
+        elif new not in unsigned_names:  # converted like floats, with a scale of 1
             one = helper.make_node("Constant", [], [f"{new}.one"], value_float=1.0)
             floats = helper.make_node("DequantizeLinear", [name, f"{new}.one"], [f"{new}.floats"])
             zero = unsigned("")

@@ -24,7 +24,7 @@ from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 
 Array = NDArray[Any]
 Values = dict[str, Array]
-MAX_VALUES = 1 << 30  # of one input
+MAX_VALUES = 1 << 30  # limit of one input
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from simulator.timing_snapshot import CONTROL, COUNT, FROM, INTERVAL, UNIT, row_
 from simulator.timing_state import ENGINES, Ints
 from simulator.timing_tables import constants, level_load
 
-SNAPSHOTS = 64  # of a run at most
-_BYTES = 4 << 20  # of them at most; a machine of deep queues and many cores has fewer
-_STEPS = 2  # of the clock for each transfer: its first data and its end
-_BETWEEN = 48  # so many stretches of equal steps, with some room for steps that a path adds
+SNAPSHOTS = 64  # most snapshots of a run
+_BYTES = 4 << 20  # most bytes of all snapshots; a machine with deep queues and many cores has fewer
+_STEPS = 2  # steps of the clock per transfer: first data and end
+_BETWEEN = 48  # snapshots at equal steps, with room for steps that a path adds
 
 
 class Entries(NamedTuple):
@@ -155,4 +155,4 @@ class IncrementalRuns:
         settled = unit[:, :ENGINES, columns.HEAD].copy()
         for engine in DMAS:
             settled[:, engine] = unit[:, engine, columns.DATA]
-        return int((program.marks <= settled.reshape(-1)).all(1).sum()) - 1  # they grow from row to row
+        return int((program.marks <= settled.reshape(-1)).all(1).sum()) - 1  # marks grow from row to row

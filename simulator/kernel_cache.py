@@ -29,7 +29,7 @@ _PREFIX = "kernels-"
 _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _SHARED = "of"
-_COMPILERS = {"simulator/kernel_compiling.py", "simulator/kernel_indexing.py"}  # of all kernels
+_COMPILERS = {"simulator/kernel_compiling.py", "simulator/kernel_indexing.py"}  # sources that affect all kernels
 _PATIENCE_S = 10.0  # a lease that was not renewed for so long belongs to a dead process
 
 
@@ -80,7 +80,7 @@ def own_folder() -> Path:
     `BadInputError`.
     """
     override = os.environ.get(_VARIABLE)
-    if override and Path(override).name.startswith(_PREFIX):  # from the process that started this one
+    if override and Path(override).name.startswith(_PREFIX):  # set by the process that started this one
         override = str(Path(override).parent)
     base = Path(override) if override else user_cache()
     sources = kernel_sources(Path(__file__).resolve().parents[1])

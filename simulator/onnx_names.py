@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-Style = Literal["function", "epcontext", "epcontext-external"]  # of a compiled file (`compiler.package.onnx_out.write_onnx`)
+Style = Literal["function", "epcontext", "epcontext-external"]  # forms of a compiled file (`compiler.package.onnx_out.write_onnx`)
 
 DOMAIN = "tilefarm"
 ATTRIBUTE = "container"

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 PROVIDER, HOST_PROVIDER = "TilefarmExecutionProvider", "CPUExecutionProvider"
-_OTHER_FLOATS: dict[int, np.dtype[Any]] = {10: np.dtype(np.float16), 11: np.dtype(np.float64)}  # by onnx's number
-LEVEL_ENTRY = "tilefarm.level"  # of onnxruntime's RunOptions
+_OTHER_FLOATS: dict[int, np.dtype[Any]] = {10: np.dtype(np.float16), 11: np.dtype(np.float64)}  # onnx's number of the type -> numpy's
+LEVEL_ENTRY = "tilefarm.level"  # key in onnxruntime's RunOptions
 Compute = Callable[[CompiledPiece, Mapping[str, Array]], Mapping[str, Array]]  # outputs of a piece from its inputs, both by name
 
 

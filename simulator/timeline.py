@@ -68,7 +68,7 @@ class Timeline:
     bus: Ints
     useful: Ints
     stream_start: Ints  # [cores + 1]: first row of every core
-    parts: tuple[PlacedRun, ...] = ()  # of several programs that ran one after the other
+    parts: tuple[PlacedRun, ...] = ()  # only for several programs in sequence
 
     @property
     def cores(self) -> int:

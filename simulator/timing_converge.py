@@ -14,7 +14,7 @@ and flags before that cycle matter only as completed events.
 | rows   | int64 [cores, 2]  | the same for a core's stream                                                                           |
 | slots  | int               | shift of the numbers of flags                                                                          |
 | flag   | int64 [slots]     | flags at the end of the previous run, from slot `low` on                                               |
-| source | int32 [slots]     | the instruction that sets a flag; flags are in an order in which they follow their sources             |
+| source | int32 [slots]     | instruction that sets each flag, ascending                                                             |
 | first  | int               | at the resumed snapshot, every SET of an earlier instruction has taken effect                          |
 | low    | int               | only earlier instructions set flags of slots below this one                                            |
 | begin  | int64 [queues]    | first entry of every queue that belongs to instruction `first` or a later one                          |

@@ -32,14 +32,14 @@ from simulator.npu.parts import Engine
 Ints = NDArray[np.int64]
 
 ENGINES = len(Engine)
-UNITS = ENGINES + 1  # of a core: its queues and its scalar unit
+UNITS = ENGINES + 1  # units of a core: its queues and its scalar unit
 SCALAR_UNIT = ENGINES
 FAR = np.iinfo(np.int64).max
 MTE2, MTE3, CUBE, VECTOR = int(Engine.MTE2), int(Engine.MTE3), int(Engine.CUBE), int(Engine.VECTOR)
 
 # entries
 KIND_BITS, KIND_MASK = 3, 7
-BUS_BITS = 6  # of a transfer: kind, and the memory on chip that it is from or to
+BUS_BITS = 6  # bits of a transfer for its kind and its on-chip memory
 FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
 
 # columns of `unit`: worklist (a linked stack), then of a queue
@@ -60,7 +60,7 @@ FULL = 6  # queue whose lack of room stops it, or -1
 MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core; since when; cycles with at least one so far
 COLUMN_BITS = 4
 COLUMNS = 1 << COLUMN_BITS
-CORE = UNITS * COLUMNS  # from one core's units to the next's
+CORE = UNITS * COLUMNS  # distance between the units of two cores
 SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 
 # columns of a DMA port
@@ -118,7 +118,7 @@ def reset(unit: Ints, dma: Ints, port: Ints, queues: Ints, streams: Ints) -> Non
             u, q = core * CORE + e * COLUMNS, core * ENGINES + e
             unit[u + FIRST] = unit[u + HEAD] = unit[u + TAIL] = unit[u + DATA] = queues[q, 0]
             unit[u + STOP] = queues[q, 1]
-            if e == CUBE:  # nothing is in flight yet
+            if e == CUBE:  # the array is empty: DONE + LAG is cycle 0
                 unit[u + LAG] = port[MATRIX_LATENCY]
                 unit[u + DONE] = -port[MATRIX_LATENCY]
         u = core * CORE + SCALAR

@@ -122,7 +122,7 @@ class Bound:
         return tuple(unfinished_weights(operator_worth, spread, weights, shares) for operator_worth, spread in self._worth)
 
 
-_SLACK = 1e-6  # of sums of fractions
+_SLACK = 1e-6  # rounding error of sums of fractions
 
 
 def capacity_bytes(target_graph: TargetGraph, level: str) -> int:

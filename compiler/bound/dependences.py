@@ -83,7 +83,7 @@ class Leaf:
     name: str
     maker: int  # operator of the unit, or -1
     images: int
-    size_bytes: int  # of a value
+    size_bytes: int  # size of one value
     outside: bool  # the host reads it
     readings: tuple[Touch, ...]
     needed: Box | None
@@ -189,7 +189,7 @@ def _reads(op: Operator, operand: int, output: Box, shape: tuple[int, int, int, 
     else:
         mixed = isinstance(op, LayerNorm) or len(output.channels) != shape[1]
         channels = full.channels if mixed else output.channels
-    if operand > 0:  # of the result's size, or one pixel for all
+    if operand > 0:  # the operand has the result's size, or one pixel for all
         if shape[2:] != (len(output.rows), len(output.columns)):
             return full._replace(channels=channels), True, True
         return Box(channels, output.rows, output.columns), True, single_pixel

@@ -70,8 +70,8 @@ def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[Chann
     shares: list[tuple[ChannelShare, ...]] = []
     for spec in target_graph.operators:
         op, k = spec.operator, spec.index
-        read: list[NDArray[np.int64]] = []  # of each operand, [c]: sets of its channels, -1 without a reader
-        wholly: list[Ops] = []  # of each operand: finished when all of it is complete
+        read: list[NDArray[np.int64]] = []  # per operand, [c]: set of each channel, -1 for an unread one
+        wholly: list[Ops] = []  # per operand: operators finished when all of it is complete
         for operand, name in enumerate(op.operands):
             numbers, of_all = np.full(shapes[name][1], -1, np.int64), NO_OPERATORS
             for part, of_leaf, positions in needs.parts[name]:
@@ -100,7 +100,7 @@ def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], w
     elif isinstance(op, Convolution | Softmax | QuantisedSoftmax | HeadedProduct):
         groups = op.heads if isinstance(op, HeadedProduct) else op.groups
         first = np.repeat(channels.joined(first.reshape(groups, -1)), count // groups)
-    elif len(first) != count:  # in another order: the intersection of all sets
+    elif len(first) != count:  # channels in another order: the intersection of all sets
         first = np.full(count, channels.number(frozenset.intersection(*(channels.sets[i] for i in set(first.tolist())))), np.int64)
     same = [] if isinstance(op, HeadedProduct) else [numbers for numbers in further if len(numbers) == count]
     return channels.joined(np.stack([first, *same], 1)) if same else first
@@ -109,9 +109,9 @@ def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], w
 def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> UnfinishedWeights:
     """Curve of unfinished weights.  work: cycles of every operator.  weights: bytes of every operator.  shares: see `finished_before`.
 
-    spread: cycles before none of an operator's weights is finished; a part of the weights has a proportional part of them.  Finished
-    weights are the weights of all operators before the largest share.  The remaining work finishes further shares with no more work before
-    them, cheapest per byte first.
+    spread: cycles of work that finishing all weights of an operator takes; a part of the weights takes a proportional part.  For an amount
+    of work, the share with the most work before it is chosen: all weights of the operators before it are finished.  The remaining work
+    finishes other shares with no more work before them, cheapest per byte first.
     """
     operator_of = np.array([k for k, members in enumerate(shares) for _ in members if weights[k] > 0], np.int64)
     flat_shares = [share for k, members in enumerate(shares) for share in members if weights[k] > 0]

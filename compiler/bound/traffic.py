@@ -48,7 +48,7 @@ def _in_blocks(leaf: Leaf) -> int:
     lanes = BLOCK_BYTES // leaf.size_bytes
     if len(leaf.touched) <= FOUR < lanes and leaf.size_bytes < SUM_BYTES:
         return int(leaf.touched.max()) * FOUR * leaf.images * leaf.size_bytes
-    planes = np.sort(leaf.touched)[::-1][::lanes]  # of each plane at least the pixels of its most read channel
+    planes = np.sort(leaf.touched)[::-1][::lanes]  # each plane counts at least the pixels of its most read channel
     return int(planes.sum()) * leaf.images * BLOCK_BYTES
 
 
@@ -114,7 +114,7 @@ def _ending(fused: FusedGraph, last: int, capacity: int) -> list[Excess]:
                 cut.arc(stored_node, nodes[start], sizes[start])
                 cut.arc(nodes[start], DRAIN, fused.weights[start])
                 gains[start] = max(gains[start], cut.grow() - factor * capacity)
-                if cut.value == sizes[last]:  # it grows no more
+                if cut.value == sizes[last]:  # the flow cannot grow any more
                     break
     windows: list[Excess] = []
     for start in range(last, -1, -1):

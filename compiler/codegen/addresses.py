@@ -28,7 +28,8 @@ def allocations_of(target_graph: TargetGraph, blocks: Blocks, prefetch: int, win
 def _unplaced(
     target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window
 ) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
-    """(`Allocations.table`, `rows`, (first slot, slot) buffers of every resident storage, the most slots of one)."""
+    """Tables without addresses: (`Allocations.table`, `Allocations.rows`, per slot of every resident storage (its buffer, the first slot's
+    buffer), largest number of slots)."""
     allocations, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
     max_slots = max(slots.values(), default=1)
     table = np.zeros((len(allocations), 8), np.int64)
@@ -46,7 +47,7 @@ def _unplaced(
 
 @lru_cache(maxsize=1024)
 def _in_ddr(target_graph: TargetGraph) -> Ints:
-    """Address, and blocks from group of images to group, plane to plane, row to row, and image to image of a group."""
+    """`Allocations.ddr`: address, then strides between groups of images, planes, rows, and images of a group."""
     sizes = ((s, s.image_blocks if s.n else 0) for s in target_graph.storages)
     rows = [(s.address, size * target_graph.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
     return np.array(rows, np.int64)

@@ -20,7 +20,7 @@ from compiler.target.storage import TensorSlice
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import DataType
 
-_LISTS = 3  # that a job has at most
+_LISTS = 3  # most lists of a job
 
 
 class BlockTables(NamedTuple):

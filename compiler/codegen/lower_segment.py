@@ -164,7 +164,7 @@ def _slid(
     loads = load_cycles(target_graph, blocks, iterations), work.readers
     window = None if plan.window == "all" else plan.window
     lane_of = lanes(target_graph, blocks.start, blocks.stop)
-    lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # with what feeds it
+    lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # fed pools run in the lane of their convolutions
     table = schedule_nodes(cycles, window_edges(target_graph, blocks, slots), lane_of, window, *loads)
     nodes: Ints = table.nodes + (0, iterations.start)
     used = write_nodes(out, nodes, work, rows, begun)

@@ -205,7 +205,7 @@ def _of_operator(standing: _OpContext, tiling: Tiling, groups: int, together: in
     """
     features = np.zeros(len(FEATURES))
     kind, machine = standing.kind, standing.kind.target_graph.machine
-    # as if one core did everything; its share of a segment follows later
+    # computed for a single core; a core's share of the segment follows later
     read_rate = ddr_rates(machine, cores)[0] / cores
     if isinstance(tiling, ConvTiling):
         features[_OF_PRODUCT] = _product(standing, tiling, groups, together, cores, read_rate)

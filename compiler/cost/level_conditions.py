@@ -29,7 +29,7 @@ CONDITIONS = (
     "share", "latency", "l1", "shared", "cores", "l0a", "l0b", "l0c", "ub", "macs", "ddr", "read", "write", "wait", "flight", "activate",
     "turned",
 )  # fmt: skip
-SHARE, LATENCY = (CONDITIONS.index(name) - len(CONDITIONS) for name in ("share", "latency"))  # from the end, behind features
+SHARE, LATENCY = (CONDITIONS.index(name) - len(CONDITIONS) for name in ("share", "latency"))  # counted from the end, behind the features
 
 
 def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.float32]:

@@ -216,7 +216,7 @@ def _points(shape: Shape, cost: Cost, chunks: NDArray[np.int64], limit: int) -> 
             place[count + row] = 0
             for column in range(7):
                 points[count + row, column] = least[column]
-            count += row == len(best)  # it was not among them
+            count += row == len(best)  # counts new points only
         count += len(best)
     return points[:count], place[:count]
 

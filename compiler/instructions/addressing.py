@@ -2,9 +2,7 @@
 
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
-| ddr   | int64 [storages, 5]       | block of image 0; strides in blocks: between groups of images, planes, rows, and images of a group
-|
-|       |                           |                                                                                                   |
+| ddr   | int64 [storages, 5]       | block of image 0; strides in blocks: group of images, plane, row, image within a group              |
 | table | int64 [kept, 8]           | first plane, row stride in blocks, slots, rows of the ring (0: no ring), first row of all, all rows, |
 |       |                           | first block of a row, images of a group, whose planes are adjacent                                |
 | slots | int64 [kept, most slots]  | block of L1                                                                                       |

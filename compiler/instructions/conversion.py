@@ -12,7 +12,7 @@ from simulator.npu.program import Code
 _VCONVERT = int(Op.VCONVERT)
 
 WIDE = 4  # blocks of float32 for a block of bytes
-HALF = 2  # of float16
+HALF = 2  # blocks of float16 for a block of bytes
 
 
 @compile_once

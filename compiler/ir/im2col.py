@@ -22,8 +22,8 @@ from simulator.npu.isa import MAX_WINDOW
 # Limit of strides with top padding above MAX_WINDOW: pixels that see only padding are zeroed by fractals, and one field has to hold the
 # rows of the remaining pixels, fewer than a fractal has
 MAX_PADDED_STRIDE = MAX_WINDOW // (ROWS - 1)
-MAX_COLUMNS = 1 << 20  # of a result: IM2COL's field
-MAX_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
+MAX_COLUMNS = 1 << 20  # columns of a result: limit of IM2COL's field
+MAX_PIXELS = 1 << 24  # pixels of a result: limit of IM2COL's field for the first pixel of a tile
 _FAR = 1 << 40  # blocks: beyond every window
 
 Cut = tuple[int, int]  # period and length

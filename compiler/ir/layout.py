@@ -226,7 +226,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     for op in graph.operators:
         if isinstance(op, Shuffle):
             root[op.y] = root.get(op.x, op.x)
-            if len(op.order) < shapes[op.x][1]:  # it shares planes with its source
+            if len(op.order) < shapes[op.x][1]:  # the selection shares planes with its source
                 root[op.y] = op.y
                 placed_roots.add(op.y)
         if isinstance(op, Concat):

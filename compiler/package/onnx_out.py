@@ -31,7 +31,7 @@ from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_
 
 Chunk = bytes | memoryview
 
-_LIMIT_BYTES = 2**31 - 1  # of a protobuf message
+_LIMIT_BYTES = 2**31 - 1  # limit of a protobuf message
 _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 

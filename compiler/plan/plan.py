@@ -25,7 +25,7 @@ from simulator.npu.validation import validation_line
 PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so there must be a limit
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
-MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution computes more halo than result
+MAX_STRIPS = 256  # a row of 4,096 in strips of 16 columns: in narrower strips a convolution computes more halo than result
 MAX_PASSES = 1024  # passes of 16 channels over 16,384 channels
 MAX_CORES = 64  # cores of a machine
 MAX_IMAGES = 1024  # images of a block
@@ -179,7 +179,7 @@ class SegmentPlan(_Gene):
         if self.halo and len(self.halo) != len(self.operators):
             raise ValueError(f"{len(self.operators)} operators need as many halo entries or none, found {len(self.halo)}")
         if "cache" not in self.halo:
-            object.__setattr__(self, "halo", ())  # one spelling of equal plans
+            object.__setattr__(self, "halo", ())  # equal plans have equal texts
         return self
 
     @model_validator(mode="after")

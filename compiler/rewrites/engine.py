@@ -56,7 +56,7 @@ class GraphView:
     inputs: frozenset[str]
     shapes: dict[str, Shape]
     position: dict[str, int]  # tensor -> index of its producer
-    types: Mapping[str, Quantisation] = field(default_factory=dict)  # of tensors of integers
+    types: Mapping[str, Quantisation] = field(default_factory=dict)  # quantisation of integer tensors
 
     @cached_property
     def by_kind_and_inputs(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
@@ -140,7 +140,7 @@ def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) ->
                 touched.add(operator.y)
             replacements[index] = match.new
             touched.update(operator.y for operator in match.new)
-            touched.update(match.alias.values())  # it has new readers, which rules see in the next sweep
+            touched.update(match.alias.values())  # the tensor has new readers, which rules see in the next sweep
             removed |= {operator.y for operator in match.gone} - {operator.y for operator in match.new}
             for old, new in match.alias.items():
                 alias[old] = alias.get(new, new)

@@ -90,7 +90,7 @@ class CoreStates(NamedTuple):
 
 _PAIRS = ENGINES * ENGINES
 NUMBERS = 3 * _PAIRS + 5 * ENGINES
-LATEST, FIRST_OF = 3 * _PAIRS, 3 * _PAIRS + 3 * ENGINES  # of `numbers`: `Queues.latest` and `Queues.first`
+LATEST, FIRST_OF = 3 * _PAIRS, 3 * _PAIRS + 3 * ENGINES  # offsets in `numbers` of `Queues.latest` and `Queues.first`
 
 
 def new_states(cores: int, limit: int, ports: Ints, ddr_granules: int, on_chip: int) -> CoreStates:

@@ -18,11 +18,11 @@ from compiler.schedule.local_dependences import ENGINES
 from compiler.schedule.segment_accesses import Ints, Ints32
 from simulator.kernel_addresses import by_reference
 
-BORDERS = 32  # of a program at most: two are at least 1/32 of its instructions apart
+BORDERS = 32  # most borders of a program: two are at least 1/32 of its instructions apart
 NEVER = np.iinfo(np.int64).max
 
 PART, FIRST, PAST = range(3)  # columns of `Borders.positions`
-COUNT, USED, SHORT = range(3)  # of `Borders.used`
+COUNT, USED, SHORT = range(3)  # columns of `Borders.used`
 
 
 class Borders(NamedTuple):

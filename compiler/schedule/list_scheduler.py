@@ -242,7 +242,7 @@ def _list(
             _wake(open_heap, open_size, waiting_heap, waiting_size, free, e, rank, queue)
         i = queue[e, open_heap[e, 0] & ((1 << _PLACE_BITS) - 1)]
         open_size[e] = _pop(open_heap[e], open_size[e])
-        # its queue's window moves on, and its successors may become ready
+        # the window of its queue moves on, and its successors may become ready
         order[done] = i
         free[e] += cycles[i]
         if window_end[e] < length[e]:

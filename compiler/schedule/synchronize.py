@@ -64,14 +64,14 @@ class Synchroniser:
         self._table, self._cores, self._number = part_table(()), np.zeros(0, np.int64), empty_numbers()
         self._states = new_states(0, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
         self._cross_core, self._remote = _ALONE, Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, self.between_cores)
-        self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's history that residents changed
+        self._taken_over = list[tuple[int, slice]]()  # last program: rows of a core's history that residents changed
         self._rows, self._piece = _rows(1 << 12, 1 << 12), np.empty(0, np.int32)
-        self._borders, self._used = new_borders(0, self.count_limit), 0  # of the last program: its cores
+        self._borders, self._used = new_borders(0, self.count_limit), 0  # last program: borders, and number of its cores
         self._later, self._seen = new_borders(1, self.count_limit), new_drift()  # see `incremental_converge`
         self._edges = EDGES  # numbers of edges for each instruction of a part
         self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
         self._lengths: tuple[int, ...] = ()
-        self._marks, self._marked = list[Ints](), list[int]()  # of every core's merge, and how many of them hold
+        self._marks, self._marked = list[Ints](), list[int]()  # marks of every core's merge, and the number of valid ones
 
     def schedule(
         self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int] = (), shared: SharedPlaces = NO_RESIDENTS

@@ -24,7 +24,7 @@ from simulator.npu.parts import DataType, Memory
 _ALIGN = 8  # blocks
 _TILES = ("out", "residual")
 _EXPANDING = ("overlaid", "arriving", "expanded")
-_BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
+_BIAS_PART = 8  # a chunk of a bias takes at most UB / 8; two are live
 
 
 def fitted(

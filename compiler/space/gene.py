@@ -35,7 +35,7 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
-PINS = 6  # of an operator
+PINS = 6  # numbers per operator
 _CONV, _STREAMED, _N_OUTER, _CONSTANTS, _FED = (1 << bit for bit in range(5))
 
 
@@ -77,7 +77,7 @@ WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
-FED_ROWS = (4, 2, 1)  # of a tile of a pool that is fed, at most
+FED_ROWS = (4, 2, 1)  # most rows of a tile of a fed pool
 _FED_PART = 5  # of two parts of UB in so many is the most that one of its two slots takes
 
 

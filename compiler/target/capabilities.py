@@ -31,7 +31,7 @@ _UB: Paths = {
     ("UB", "DDR"): ("MTE3",),
 }
 _NO_UB: Paths = {("L0C", "L1"): ("FIXPIPE", "VECTOR"), ("L1", "L1"): ("MTE1", "MTE3", "VECTOR")}
-# of a machine that has that memory
+# for machines that have that memory
 _SHARED: Paths = {("DDR", "SHARED"): ("MTE2",), ("SHARED", "L1"): ("MTE2",), ("L1", "SHARED"): ("MTE3",)}
 _SHARED_UB: Paths = {("SHARED", "UB"): ("MTE2",), ("UB", "SHARED"): ("MTE3",)}
 

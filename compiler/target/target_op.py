@@ -168,7 +168,7 @@ class TargetOp(ABC):
         size, stride, dilation, _ = self.operator.window()
         return min((rows - 1) * stride + (size - 1) * dilation + 1, self.in_h)
 
-    # its parts
+    # splitting
 
     @abstractmethod
     def channel_step(self, count: int, dtype: DataType) -> int | str:
@@ -203,7 +203,7 @@ class TargetOp(ABC):
     ) -> Nest:
         """Loop nest of `rows` rows of the result.  l1_reads: indices of the operands in L1.  inside: whether the result stays on chip."""
 
-    # its records
+    # code generation
 
     @abstractmethod
     def job(self, inputs: EmitInputs) -> tuple[int, ...]:

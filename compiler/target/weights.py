@@ -23,7 +23,7 @@ from simulator.npu.parts import DataType, Fractal
 _U = np.uint32
 _SIGN, _MAGNITUDE, _FRACTION, _ONE = _U(0x8000), _U(0x7FFF_FFFF), _U(0x7F_FFFF), _U(1)
 _LEAST_NORMAL = _U(0x3880_0000)  # 2**-14
-_BIAS = _U((127 - 15) << 23)  # of the exponents, one less the other
+_BIAS = _U((127 - 15) << 23)  # difference of the exponents' biases
 _INFINITE, _WIDE_INFINITE = _U(0x7C00), _U(0x7F80_0000)
 
 

@@ -31,10 +31,10 @@ def no_zero_blocks() -> Ints:
 class Panels(NamedTuple):
     """Counts of a tiling's panels for one tile of rows, in all chunks of weights of a group.
 
-    panels: MMADs, and loads of L0B.  steps: their steps along k and n.  blocks: n1 x blocks of k that are multiplied.
-    tiles, of_tiles: IM2COLs of all tiles with panels, and their blocks of k.  changes, of_changes: the same without tiles that follow
-    a tile of the same k in their chunk.  distinct, of_distinct: the same, each k of a chunk once.
-    single, of_single: panels and blocks of n tiles with a single k tile.  only, of_only: of chunks with a single tile with panels.
+    panels: number of panels, so of MMADs and of loads of L0B.  steps: their steps along k and n.  blocks: multiplied blocks, n1 x k.
+    The other fields are pairs (count, `of_` blocks) for the cases of `count_loads`.  tiles: IM2COLs of all tiles with panels, and their
+    blocks of k.  changes: the same without tiles that follow a tile of the same k.  distinct: the same with each k of a chunk once.
+    single: panels and blocks of rows of tiles with a single tile along k.  only: of chunks with a single tile.
     """
 
     panels: int
@@ -54,7 +54,7 @@ class Panels(NamedTuple):
 
 @njit(cache=True)
 def mark_multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
-    """int64 [n1, k1]: 1 where a block is, in tiles of every chunk."""
+    """int64 [n1, k1]: 1 for every block that is multiplied if weights are cut into such chunks and tiles."""
     out = np.zeros_like(needed)
     for n in range(needed.shape[0]):
         for chunk in range(0, needed.shape[1], chunk_k1):

@@ -86,7 +86,7 @@ def _piece(piece: CompiledPiece, folder: str, parts: dict[str, bytes]) -> Bundle
     container = piece.container
     weights = f"{folder}/weights.bin"
     parts[weights] = bytes(container.constants)
-    streams: dict[str, BundleStream] = {}  # by the level
+    streams: dict[str, BundleStream] = {}  # level -> stream
     for level in container.levels:
         if container.same_as(level) is None:
             codes = container.variant(level).streams

@@ -112,7 +112,7 @@ def _image(code: NDArray[np.int32], i: int) -> Any:
         c_first = k0 // taps
         c_count = k1 // taps - c_first + 1
     else:
-        pixels = _LANES[code[i, DTYPE]] // 4  # of a block
+        pixels = _LANES[code[i, DTYPE]] // 4  # pixels of a block
         width = (width + pixels - 1) // pixels
     y0 = max(0, first * sh - pt)
     y1 = min(code[i, I_H] - 1, last * sh - pt + (kh - 1) * dh)

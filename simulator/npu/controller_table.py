@@ -18,7 +18,7 @@ from simulator.npu.level import SHARE_UNIT, LevelText
 
 RHO_UNIT = 1 << 16  # thresholds are multiples of 1 / RHO_UNIT
 MAX_THRESHOLD = (1 << 32) - 1
-COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of so many, both sides of a comparison fit 64 bits
+COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of this size both sides of a comparison fit 64 bits
 
 _Share = Annotated[int, Field(ge=1, le=SHARE_UNIT)]
 _Count = Annotated[int, Field(ge=0, le=2**62)]

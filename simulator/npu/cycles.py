@@ -214,7 +214,7 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
         return moved
     span = count * (run - BLOCK_BYTES)
     rows = count * SHARE_UNIT + span * SHARE_UNIT // page
-    if count > 1 and 0 <= stride < page:  # of one run it is the same, after another division
+    if count > 1 and 0 <= stride < page:  # a single run has the same cost, but by another division
         rows = min(rows, SHARE_UNIT + ((count - 1) * stride + run - BLOCK_BYTES) * SHARE_UNIT // page)
     return max(moved, rows * groups * activate)
 

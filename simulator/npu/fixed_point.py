@@ -26,6 +26,6 @@ def scale_fixed_point(sums: NDArray[np.int32], scale: NDArray[np.float32]) -> ND
     left_shift, right_shift = np.clip(power, 0, POINT).astype(np.int64), np.clip(-power, 0, POINT).astype(np.int64)
     wide = np.clip(sums.astype(np.int64) << left_shift, _LEAST, _MOST)
     high = (wide * factor + (1 << POINT - 1)) >> POINT
-    # of -h.5 the shift goes up; one less makes it go down
+    # right shift of -h.5 rounds up; one less makes it round down
     half = (np.int64(1) << right_shift) >> 1
     return np.asarray((high + half - ((high < 0) & (right_shift > 0))) >> right_shift)

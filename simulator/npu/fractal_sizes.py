@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-ROWS, COLUMNS = 16, 16  # of every data type; a plan's `tile_m` is a multiple of ROWS, its `tile_n1` and a record's N1 count in COLUMNS
+ROWS, COLUMNS = 16, 16  # equal for every data type; a plan's `tile_m` is a multiple of ROWS, `tile_n1` and a record's N1 count in COLUMNS

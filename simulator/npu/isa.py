@@ -51,8 +51,8 @@ P = 10  # first parameter word
 BLOCK = WORDS - 1
 REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
-LUT_BLOCKS = (1 << 8) // BLOCK_BYTES  # of a table of bytes that a byte counts in
-MAX_WINDOW = 255  # of IM2COL: kernel, strides, dilations and the padding in front
+LUT_BLOCKS = (1 << 8) // BLOCK_BYTES  # a table has 256 bytes
+MAX_WINDOW = 255  # IM2COL: largest kernel, stride, dilation and leading padding
 
 OPERATOR_BITS = 16  # low bits of TAG; the segment number has the bits above
 OPERATOR_MASK = (1 << OPERATOR_BITS) - 1
@@ -134,7 +134,7 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 # PAD: all parameter words are taken, so it stands where S2 would.  -1: zero; else, of int8 and uint8, the byte of the pad value, 0..255.
 (I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL) = range(P, P + 12)
 (I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST) = range(P + 12, P + 21)
-PAD = S2  # of IM2COL and FRACTAL
+PAD = S2  # word of IM2COL and FRACTAL
 
 # FRACTAL: L1 -> L0B.  An activation as the right operand: block of plane c and pixel s at S0 + c*PLANE + s, PIXELS of them from S0 on, dst
 # block (n1, k1, j) at D + (n1*K + k1)*16 + j.  For pixels that are not there it gives the pad value (PAD, as IM2COL's).

@@ -211,7 +211,7 @@ def count_flags(code: NDArray[np.int32], core: int, machine: Machine, balance: d
             field, value = ("", "engine", "core", "engine", "flag id")[column], int(flags[int(np.argmax(bad)), column])
             raise ProgramError(f"core {core} instruction {i}: {op_name(code, i)} names {field} {value}, {machine.name} has {limit}")
     sizes = (Op.WAIT + 1, *(limit for _, limit in limits))
-    keys, counts = np.unique(np.ravel_multi_index(tuple(flags.T), sizes), return_counts=True)  # of rows it takes thirty times as long
+    keys, counts = np.unique(np.ravel_multi_index(tuple(flags.T), sizes), return_counts=True)  # unique rows take thirty times as long
     for op, engine, other_core, other_engine, flag, count in zip(
         *(k.tolist() for k in np.unravel_index(keys, sizes)), counts.tolist(), strict=True
     ):

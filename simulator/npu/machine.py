@@ -69,7 +69,7 @@ class Machine(Spec):
     flags: Flags
     issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
-    launch_cycles: NotNegativeInt = 0  # from the start of a program to its first instruction
+    launch_cycles: NotNegativeInt = 0  # time from the start of a program to its first instruction
     contention: Annotated[dict[LevelName, Level], Field(min_length=1)] = Field(
         default_factory=lambda: {"none": Level(share=1), "slight": Level(share=0.5), "severe": Level(share=0.25)}
     )

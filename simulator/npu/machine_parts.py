@@ -49,7 +49,7 @@ class Spec(BaseModel):
 
 
 MatrixSide = Annotated[int, Field(ge=1, le=1 << 16)]
-ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # of the smallest product too, 1 x 1 x 1: a tile of them stays in int64
+ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # also for the smallest product, 1 x 1 x 1: a tile of such products stays in int64
 Rounding = Literal["float", "fixed_point"]
 MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 

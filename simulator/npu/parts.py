@@ -44,7 +44,7 @@ class Engine(IntEnum):
 DMAS = (Engine.MTE2, Engine.MTE3)
 """Engines that move data from DDR, and to DDR."""
 
-_SIZE_BITS = (16, 32, 8, 8, 32)  # in the order of `DataType`
+_SIZE_BITS = (16, 32, 8, 8, 32)  # indexed by `DataType`
 
 
 class DataType(IntEnum):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 _LONG = 400  # characters of one complaint
-_NAMES = 16  # of missing keys
+_NAMES = 16  # most names of missing keys in a message
 _MOST = 8  # complaints
 
 

@@ -18,7 +18,7 @@ from tuner.calibrate.queue import QUEUE, find_queue_depth
 from tuner.calibrate.readings import ProbedBoard
 
 Source = Literal["calibrated", "uncertain", "given"]
-FIRST_READINGS = 8  # of every program; doubled until all values are accurate, or up to the limit
+FIRST_READINGS = 8  # readings of every program; doubled until all values are accurate, or up to the limit
 _LEAST_LOAD, _LOADS = 4096, 8  # cycles of a probe's longer program, and times the shortest program of all
 
 

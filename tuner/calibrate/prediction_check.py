@@ -31,7 +31,7 @@ from tuner.search.table import SegmentTable
 from tuner.zoo.load import open_network
 
 NETWORKS = ("light:squeezenet", "light:shufflenet", "made:mobilenet_v2")
-READINGS = 24  # of each segment: reduces noise of 3% to 0.6%
+READINGS = 24  # readings of each segment: reduces noise of 3% to 0.6%
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ def port_probes(machine: Machine, load: int, level: str = "") -> tuple[Probe, ..
             continue
         bodies = []
         for core in range(machine.cores):
-            # one body for both: their queues are fed alike
+            # one body for both directions, so that their queues are filled alike
             bodies.append([_move(machine, *end, min(256, _room(machine, *end)), core=core) for end in ends])
         cores_text = f"{machine.cores} cores" if machine.cores > 1 else "one core"
         probes.append(repeat_body(f"{cores_text}, {direction}", machine, bodies, load, level=level))

@@ -11,7 +11,7 @@ from tuner.calibrate.probes import Probe, repeat_body
 from tuner.calibrate.programs import copy, flag, make_program, spare_instruction
 
 DEEPEST = 1024  # largest queue depth searched
-_BLOCKS = 32  # of a burst, repeated
+_BLOCKS = 32  # blocks of a burst, which is repeated
 
 
 def flag_probes(machine: Machine, load: int) -> tuple[Probe, ...]:

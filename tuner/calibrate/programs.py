@@ -21,7 +21,7 @@ from tuner.measure.runner_api import Encoded
 
 Body = Sequence[Code]
 DDR_BLOCKS = 1 << 18  # 8 MiB: every core's loads and stores have a region of their own in it
-SPARE_BLOCKS = 64  # at the end of UB, for the instruction that gives every program a time
+SPARE_BLOCKS = 64  # blocks at the end of UB, for the instruction that gives every program a time
 
 
 def free_blocks(machine: Machine, memory: Memory) -> int:

@@ -12,7 +12,7 @@ from tuner.calibrate.probes_flags import DEEPEST, queue_program
 from tuner.calibrate.readings import ProbedBoard
 
 QUEUE = Key("queue_depth", "entries", 1, DEEPEST, hidden="the longest probe fits the queue")
-_READINGS = 7  # of each program: times differ by a third, far above noise
+_READINGS = 7  # readings of each program: times differ by a third, far above noise
 _TOLD = 0.1  # least difference of logarithms for a visible jump
 
 

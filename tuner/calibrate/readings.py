@@ -18,7 +18,7 @@ from tuner.selection.race import centre
 SPREAD_MOST = 0.5  # relative spread of readings; a runner above is no clock
 _SAME = 1e-4  # relative error that no number of readings reduces
 _EFFICIENCY = 1.05  # standard error of Hodges' and Lehmann's estimate of normal readings, over that of the mean: sqrt(pi / 3) is 1.02
-_MAD = 1.4826  # from the median of distances to the standard deviation of normal readings
+_MAD = 1.4826  # ratio of the standard deviation to the median distance, for normal readings
 
 
 @dataclass(frozen=True)

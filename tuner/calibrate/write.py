@@ -92,7 +92,7 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
         if yaml.safe_load(node.value) != value if node.style is None else node.value != value:
             edits.append(_Edit(node.start_mark.index, node.end_mark.index, _scalar(value)))
         _beside(beside, notes, key, node)
-    # from the end, so that earlier positions stay valid
+    # edits run from the end, so that earlier positions stay valid
     text = source
     for edit in sorted([*edits, *_comments(source, beside)], key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.stop :]
@@ -186,7 +186,7 @@ def _inserted(source: str, folder: yaml.MappingNode, name: str, value: Any) -> _
     # after the last line of the mapping, including its comment
     position = source.find("\n", last.end_mark.index)
     position = len(source) if position < 0 else position
-    if isinstance(last, yaml.CollectionNode) and not last.flow_style:  # its end mark is on the next token's line
+    if isinstance(last, yaml.CollectionNode) and not last.flow_style:  # the end mark of a block collection is on the next token's line
         position = last.end_mark.index
         return _Edit(position, position, f"{' ' * folder.value[0][0].start_mark.column}{name}: {_scalar(value)}\n")
     return _Edit(position, position, f"\n{' ' * folder.value[0][0].start_mark.column}{name}: {_scalar(value)}")

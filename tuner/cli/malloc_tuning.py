@@ -14,7 +14,7 @@ import gc
 import os
 
 _OBJECTS = 100_000  # new objects before Python searches them for cycles
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # values in <malloc.h>
 _MOST = 2**31 - 1
 
 

@@ -52,7 +52,8 @@ Style = Annotated[
     ),
 ]
 Shape = Annotated[
-    list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Of a dynamic input x=1,3,224,224, of a dimension batch=1.")
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a dynamic input, x=1,3,224,224, or of a dimension, batch=1."),
 ]
 RandomWeights = Annotated[
     int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
@@ -63,7 +64,9 @@ Objective = Annotated[
 Frames = Annotated[int | None, typer.Option(metavar="N", help="With --objective throughput: frames of a run, 1 to 256. (default: 2)")]
 MinNpuShare = Annotated[
     float | None,
-    typer.Option("--min-npu-share", metavar="X", min=0, max=1, help="Of the MACs, e.g. 0.9; exit 3 where the NPU does less, or n/a."),
+    typer.Option(
+        "--min-npu-share", metavar="X", min=0, max=1, help="Least share of the MACs on the NPU, e.g. 0.9; exit 3 for less, or n/a."
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RunPlace = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the URL of one.")]
@@ -78,40 +81,43 @@ Config = Annotated[str | None, READ, typer.Option(metavar="F", help="Settings la
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
 Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]
 MirrorUrl = Annotated[
-    str | None, typer.Option("--mirror", metavar="URL", help="Copy --out there while it grows: s3://bucket/folder, file:///folder, ...")
+    str | None,
+    typer.Option("--mirror", metavar="URL", help="Copy --out to this URL while it grows: s3://bucket/folder, file:///folder, ..."),
 ]
 WarmStart = Annotated[
     list[Path] | None, typer.Option("--warm-start", metavar="RUN", help="An earlier run whose measurements count here; repeatable.")
 ]
 Strategy = Annotated[
     str | None,
-    typer.Option("--strategy", metavar="S", help="What is measured next: module:Class, an entry point. (default: search.strategy)"),
+    typer.Option("--strategy", metavar="S", help="Search strategy: module:Class, an entry point. (default: search.strategy)"),
 ]
 Variants = Annotated[
     int | None,
-    typer.Option("--variants", metavar="N", min=1, help="Ship at most N programs, those that lose least; else the best of every level."),
+    typer.Option("--variants", metavar="N", min=1, help="Ship at most N programs, with the least loss; else the best of every level."),
 ]
 Insure = Annotated[
     float | None,
     typer.Option(
-        "--insure", metavar="X", min=0, help="By this fraction what ships may be slower than a level's champion, if it loses less than "
-        "that one on a machine a little unlike the one described. (default: 0.03)"
+        "--insure", metavar="X", min=0, help="Fraction by which a shipped program may be slower than a level's champion, if it loses "
+        "less than the champion on machines that differ a little. (default: 0.03)"
     ),
 ]  # fmt: skip
 Start = Annotated[
     list[Path] | None,
-    typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),
+    typer.Option("--start", metavar="PLAN", help="A plan to measure first and to continue the search from; repeatable."),
 ]
-RunnerName = Annotated[str, typer.Option("--runner", metavar="R", help="What measures: module:name, 'command:WORDS', an entry point.")]
+RunnerName = Annotated[str, typer.Option("--runner", metavar="R", help="Measuring runner: module:name, 'command:WORDS', an entry point.")]
 StoreUrl = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="Measurements that runs share: a folder, s3://bucket/folder, ...; results stay the same."),
 ]
 CellsStore = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="Measurements that the runs share, or `none`: each measures all. (default: --out/store)"),
+    typer.Option(
+        "--store", metavar="URL", help="Measurements that the runs share, or `none`: each run measures all. (default: --out/store)"
+    ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 BackendName = Annotated[
     tune_request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
@@ -131,15 +137,17 @@ class FarmOptions:
     )
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="T", help="What times plans: npu, module:Class, an entry point. (default: target.name)"),
+        typer.Option("--target", metavar="T", help="Timing target of plans: npu, module:Class, an entry point. (default: target.name)"),
     ] = None
     runner: Annotated[
         str | None,
-        typer.Option("--runner", metavar="R", help="What measures: module:name, 'command:WORDS', an entry point. (default: runner.name)"),
+        typer.Option(
+            "--runner", metavar="R", help="Measuring runner: module:name, 'command:WORDS', an entry point. (default: runner.name)"
+        ),
     ] = None
     resource: Annotated[
         str | None,
-        typer.Option("--resource", metavar="NAME", help="Resource of Ray that each worker takes one of. (default: farm.resource)"),
+        typer.Option("--resource", metavar="NAME", help="Ray resource; each worker takes one unit of it. (default: farm.resource)"),
     ] = None
 
 
@@ -147,12 +155,16 @@ class FarmOptions:
 class RuleOptions:
     """Threshold rule set by the user."""
 
-    t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
-    t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None
+    t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: below RHO, one variant heavier.")] = None
+    t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: from RHO on, one variant lighter.")] = None
     slice_cycles: Annotated[
         int | None,
         typer.Option(
-            "--slice", metavar="CYCLES", min=0, max=2**63 - 1, help="Threshold rule: how long it must hold. (default: one inference)"
+            "--slice",
+            metavar="CYCLES",
+            min=0,
+            max=2**63 - 1,
+            help="Threshold rule: cycles the load must stay beyond it. (default: one inference)",
         ),
     ] = None
 
@@ -180,7 +192,7 @@ class LoadOptions(RuleOptions):
     ] = None
     controller: Annotated[
         Literal["threshold", "c", "estimator", "static", "oracle"] | None,
-        typer.Option(help="Who picks the variant of each inference; c: the threshold rule in C. (default: estimator)"),
+        typer.Option(help="Controller that picks each inference's variant; c: the threshold rule in C. (default: estimator)"),
     ] = None
     inferences: Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")] = None
     switch_cycles: Annotated[

@@ -98,7 +98,7 @@ def _source(
         return ModelSpec(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
     if model is not None or machine is not None:
         raise BadInputError("--model and --machine go together")
-    run = next((folder for folder in path.resolve().parents[1:3] if (folder / SOURCE).is_file()), None)  # of plans/ or plans/own/
+    run = next((folder for folder in path.resolve().parents[1:3] if (folder / SOURCE).is_file()), None)  # above plans/ or plans/own/
     if run is None:
         raise BadInputError(f"{path}: lies in no run folder, so give --model and --machine")
     return read_source(LocalPath(run)).source

@@ -18,7 +18,7 @@ from compiler.cost.features import model_input
 from tuner.config import ModelSettings, Range
 from tuner.cost_model.interface import TrainingRows
 
-BINS = 64  # of a column: enough for a few hundred rows, and a search waits for trainings
+BINS = 64  # bins of a column: enough for a few hundred rows, and a search waits for trainings
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class BoostedTrees:
     """Gradient-boosted trees.  raw: model in XGBoost's own format (UBJSON)."""
 
     version: ClassVar[str] = "3"
-    ranges: ClassVar[Mapping[str, Range]] = {  # of settings that `tilefarm train --trials` may change
+    ranges: ClassVar[Mapping[str, Range]] = {  # ranges of settings for `tilefarm train --trials`
         "rounds": Range(low=100, high=800, log=True),
         "max_depth": Range(low=3, high=8),
         "learning_rate": Range(low=0.03, high=0.3, log=True),

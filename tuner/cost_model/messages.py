@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 Proposer = Literal["estimate", "prior", "older", "new"]
 LABELS: Mapping[Proposer, str] = {
-    "estimate": "estimate",  # in closed form, built in
+    "estimate": "estimate",  # closed form, built in
     "prior": "initial model",  # packaged, or of `--model`
-    "older": "previous model",  # of this run
+    "older": "previous model",  # trained earlier in this run
     "new": "new model",
 }
 

@@ -54,7 +54,7 @@ def held_out_rows(rows: TrainingRows, seed: int, share: float) -> NDArray[np.boo
     if len(names) > 1:
         fractions = {name: _unit_hash(seed, name.encode()) for name in names.tolist()}
         chosen = {name for name, fraction in fractions.items() if fraction < share}
-        if len(chosen) in (0, len(fractions)):  # at least one workload on either side
+        if len(chosen) in (0, len(fractions)):  # keep at least one workload on either side
             first = min(fractions, key=lambda name: (fractions[name], name))
             chosen = {first}
         return np.isin(rows.groups, sorted(chosen))

@@ -29,7 +29,7 @@ from tuner.cost_model.model_file import load_trained
 from tuner.platform.local_files import LocalPath
 
 SHORTLIST = 256  # forms per level that the model predicts
-Models = Mapping[str, Predictor]  # by level
+Models = Mapping[str, Predictor]  # level -> predictor
 
 
 def load_models(path: Path, target_graph: TargetGraph) -> Models:

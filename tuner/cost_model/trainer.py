@@ -42,7 +42,7 @@ class Trainer:
         self.asked_at: list[int] = []  # measured segments at the request of each training; of a prior 0
         self.tasks: list[int] = []  # committed tasks at that time: the training rows of each
         self.models: list[Models] = []
-        self.files: list[str | None] = []  # of `models`; None for the estimate
+        self.files: list[str | None] = []  # file of each entry of `models`; None for the estimate
         self.history: list[dict[str, object]] = []
         self.judged: list[Judgement] = []
         self.prior: TrainedModel | None = None

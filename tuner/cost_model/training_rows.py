@@ -34,7 +34,7 @@ from tuner.platform.files import AnyPath
 from tuner.runs.list_runs import open_run
 from tuner.runs.model_source import read_source
 
-MAX_ROWS = 300_000  # of a hundred float32 columns: some hundred MB
+MAX_ROWS = 300_000  # rows of a hundred float32 columns: some hundred MB
 KINDS = ("operator", "segment")  # predicted by models; a program's features are sums
 
 
@@ -92,7 +92,7 @@ def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:
     table = table.sort_by([("task", "ascending"), ("level_index", "ascending"), ("run", "ascending")])
     tasks = np.asarray(table["task"].to_numpy(zero_copy_only=False), "S32")
     index = table["level_index"].to_numpy()
-    # of a task in several runs, the run that sorts first counts
+    # a task of several runs counts for the run that sorts first
     first = np.ones(len(tasks), np.bool_)
     first[1:] = (tasks[1:] != tasks[:-1]) | (index[1:] != index[:-1])
     chosen = np.flatnonzero(first)

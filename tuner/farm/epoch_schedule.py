@@ -54,7 +54,7 @@ class EpochSchedule:
         self.trainings: dict[int, int] = {}
         self.trained = 0
         self.programs, self.readings = [0], [0]
-        self._ahead = list(states)  # of the islands, as they were received
+        self._ahead = list(states)  # states of the islands as received
         self._own = [list[bytes]() for _ in states]  # findings of the islands' last epochs, as many as a job may need
         self._next = [FIRST] + [FIRST + 1] * (self.islands - 1)
         self._running: set[tuple[int, int]] = set()

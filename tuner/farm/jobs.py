@@ -185,7 +185,7 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(spec.levels)
         self.done = 0
         self.worker = "driver"
-        self._told: dict[str, Measurement] = {}  # of earlier sessions
+        self._told: dict[str, Measurement] = {}  # measurements of earlier sessions
         self._heard: FirstReadings | None = FirstReadings(len(spec.levels)) if spec.differs else None
 
     def warm(self, whole: bool) -> None:

@@ -50,7 +50,7 @@ def _structure(target_graph: TargetGraph) -> str:
 def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[int]:
     """Cycles of each search's pieces layer by layer, summed over the levels.  Raises `InfeasibleError`."""
     machine, weights = opened.machine, []
-    levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
+    levels = {machine.granted(level): level for level in machine.contention}  # one level per grant
     for search in found:
         k = search.pieces[0]
         target_graph = opened.target_graphs[k]

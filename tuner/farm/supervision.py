@@ -129,7 +129,7 @@ class Supervision:
         self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self._of: dict[Actor, _Slot] = {}
         self._born = self._sent = 0
-        self._fresh: list[_TrackedWork] = []  # that wanted first first
+        self._fresh: list[_TrackedWork] = []  # waiting work, the most urgent first
         self._suspects: deque[_TrackedWork] = deque()
         self._blamed: set[bytes] = set()
         self._usual_s: float | None = None

@@ -217,7 +217,7 @@ def _model_metrics(opened: LoweredModel, search: SearchedSubgraph, run: SearchRu
     number = run.conductor.models_used
     for model in run.trainer.models[number - 1] if number else ():
         if model == run.trainer.prior:
-            break  # its figures are of other networks
+            break  # the figures are for other networks
         for level, metrics in model.metrics.items():
             out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
             out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)

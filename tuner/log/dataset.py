@@ -106,7 +106,7 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
                 parts.append(part)
             else:
                 faults.append(Fault(file, f"is part {part.mark.file}", is_part=True, part=part))
-        # one that was published while the folder was listed may be seen where the one before it was not
+        # listing is not atomic: it may show a part that was published meanwhile and miss an earlier one
         waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
     parts.sort(key=lambda part: part.mark.number)
     faults += [Fault(f"{name}/{part_name(number)}", "missing") for number in _gaps(count, parts, faults)]

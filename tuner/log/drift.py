@@ -51,6 +51,6 @@ def boards_of(table: pa.Table) -> tuple[str, ...]:
     boards = set[tuple[str | None, str | None]]()
     for part in table.select(["board", "firmware"]).to_batches():
         board, firmware = part.columns
-        if board.null_count < len(board):  # as it is where the simulator measures
+        if board.null_count < len(board):  # no board is named if the simulator measures
             boards.update(zip(board.to_pylist(), firmware.to_pylist(), strict=True))
     return tuple(sorted(f"{board} (firmware {firmware})" for board, firmware in boards if board is not None))

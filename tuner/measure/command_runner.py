@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from tuner.measure.runner_api import Encoded, Reading
 
-MOST_BYTES = 1 << 16  # of output
+MOST_BYTES = 1 << 16  # limit of the output
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -100,7 +100,7 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
         too_much = any(len(text) > MOST_BYTES for text in texts.values())
         if not too_much and (left_s := end_s - time.monotonic()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left_s)  # it closed its output, but may still run
+                process.wait(left_s)  # the process closed its output, but may still run
         code = process.poll()
     finally:
         _kill_group(process)

@@ -23,7 +23,7 @@ from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MAS
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
 EVERY = 1 << 10  # instructions from one row of cursors to the next
-_ENGINES = ENGINES - 1  # that a schedule has queues for: SCALAR takes no instruction
+_ENGINES = ENGINES - 1  # engines with queues in a schedule: SCALAR gets no instruction
 
 
 @njit(cache=True)
@@ -66,7 +66,7 @@ def _fill(
             row += 1
         q = np.int64(cores[i]) * ENGINES + engines[i]
         entry, end = at_of[q], ends[q]
-        if entry + begins[i + 1] - begins[i] >= end:  # its waits, and the instruction itself
+        if entry + begins[i + 1] - begins[i] >= end:  # entries: WAITs, and the instruction itself
             return -1
         for edge in range(begins[i], begins[i + 1]):
             value = np.int64(slots[edge]) << KIND_BITS | _WAIT
@@ -211,7 +211,7 @@ class Preparer:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
         self._limit, self._cursors, self._slots_from = np.empty(0, np.int64), np.empty((0, 0), np.int64), np.empty(0, np.int64)
         self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # cursors; slots of edges; their sources
-        self._places = np.empty((0, 0), np.int64)  # of every part, and of the end
+        self._places = np.empty((0, 0), np.int64)  # cursors before every part, and at the end
         # previous schedule: entries that may be overwritten, and their ranges; engines of its streams, and their ranges
         self._then, self._known, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
         self._engine, self._streams = np.empty(0, np.uint8), np.empty((0, 2), np.int64)

@@ -47,7 +47,7 @@ class Timer:
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], IncrementalRuns] = {}
         self._parts: list[ScheduledShare] = []
-        self.instructions = 0  # of the last program
+        self.instructions = 0  # number in the last program
 
     def alike(self, parts: Sequence[ScheduledShare]) -> int:
         """Number of instructions in the common beginning and end of a program and the last one."""

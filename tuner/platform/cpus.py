@@ -23,7 +23,7 @@ def _quotas() -> Iterator[float]:
             continue
         root, names = (GROUPS / "cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")) if controllers else (GROUPS, ("cpu.max",))
         group_folder = root / group.lstrip("/")
-        # in a container its own group is mounted as the root, whatever its name outside
+        # a container sees its own group as the root, whatever the group's name outside
         for folder in (root, group_folder, *group_folder.parents):
             with suppress(OSError, ValueError):  # the root of version 2 has none; "max" is no number
                 quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())

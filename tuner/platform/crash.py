@@ -43,7 +43,7 @@ def write_crash_file(text: str, folders: Iterable[Path]) -> Path | None:
             continue
         return path
     try:
-        # in a shared folder: a private file with an unpredictable name
+        # the file is private and has an unpredictable name, since the folder is shared
         descriptor, name = tempfile.mkstemp(prefix="tilefarm-crash-", suffix=".txt")
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(data)

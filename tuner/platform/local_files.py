@@ -18,7 +18,7 @@ class LocalPath(DurablePath):
         """Map the bytes without reading: the file may be large."""
         with self.open("rb") as file:
             if not file.seek(0, os.SEEK_END):
-                return memoryview(b"")  # nothing can be mapped of it
+                return memoryview(b"")  # an empty file cannot be mapped
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def version(self) -> tuple[int, int]:

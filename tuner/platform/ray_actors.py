@@ -140,7 +140,7 @@ class RayActors:
                 ray.kill(running.actor, no_restart=True)
 
     def send(self, actor: Actor, message: Message) -> None:
-        if (running := self._running.get(actor)) is None:  # it died, and its event is not read yet
+        if (running := self._running.get(actor)) is None:  # the actor died, and its event is not read yet
             return
         with self._translate_errors():
             work = running.actor.work.options(_generator_backpressure_num_objects=1) if message.announces else running.actor.work
@@ -191,7 +191,7 @@ class RayActors:
             kind, content = ray.get(next(running.sent[0].stream))
         except RayTaskError as error:  # raised by a worker or a job
             cause = error.cause if isinstance(error.cause, Exception) else error
-            cause.add_note(str(error))  # with the actor's traceback
+            cause.add_note(str(error))  # the note has the actor's traceback
             return Raised(actor, job, cause)
         except RayError as error:
             self.kill(actor)  # an unreachable actor may be alive

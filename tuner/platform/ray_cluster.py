@@ -110,7 +110,7 @@ class Watch:
             if not self._head_answers():
                 if silent_since is None:
                     silent_since = now
-                elif not reported:  # twice
+                elif not reported:  # at the second silent check
                     reported = True
                     self._say(f"the Ray head at {self._head} does not answer; waiting {self._patience_s:g} s for it")
                 self._head_gone = now - silent_since >= self._patience_s

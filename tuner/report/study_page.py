@@ -21,7 +21,7 @@ from tuner.report.html import Figures, as_text, count_text, html_document, html_
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.runs.study_summary import setting_text, study_summary
 
-_FEW = 8  # with fewer trials an importance is noise
+_FEW = 8  # trials: with fewer an importance is noise
 _RESULT = (
     "Speed-up of the best program so far over the plan that needs no search: the geometric mean over networks, seeds and levels, and over "
     "the logarithm of readings. That is the area under the trial's curve, and all that the study looks for; CPU time is told, not tuned. "

@@ -40,7 +40,7 @@ class Checkpoint:
         try:
             findings_file.put([data], self._size)  # overwrites uncounted bytes of a killed session
             findings_file.fsync()
-            if not self._size:  # also its name: a crash may keep the newer name of the state and lose this one
+            if not self._size:  # the name too: a crash may keep the newer name of the state and lose this one
                 self.folder.fsync()
         except OSError as error:
             raise BadInputError(f"{findings_file}: cannot be written: {error.strerror or error}") from None

@@ -21,10 +21,10 @@ from tuner.plugins import Plugin
 IDENTITY = "run.json"
 LOCK = ".lock"
 SETTINGS = "config.yaml"
-OWN = "own"  # in `plans`: the champion of every level, shipped or not
+OWN = "own"  # folder in `plans` with the champion of every level, shipped or not
 TMP = ".tmp"
 FOLDERS = ("plans", f"plans/{OWN}", "checkpoint", "models", TMP)
-# of a run, a sweep, a study; part 0 of a dataset has no rows
+# files of a run, a sweep, a study; part 0 of a dataset has no rows
 _RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
 
 
@@ -63,7 +63,7 @@ class RunIdentity(Identity):
     start: tuple[str, ...] = ()
     prior: str = ""  # digest of a cost model's file
     plugins: tuple[Plugin, ...] = ()
-    champions: tuple[str, ...] = ()  # of a store, in place of a search
+    champions: tuple[str, ...] = ()  # champions of a store that replace a search
 
     @property
     def run(self) -> str:
@@ -180,7 +180,7 @@ class RunFolder(Generic[P]):
                 remove_leftovers(folder)
             if self._before is not None:
                 with suppress(PermissionError):  # a parent without read permission has not been changed
-                    path.parent.fsync()  # its creator may have been killed before its name was durable
+                    path.parent.fsync()  # the process that created it may have been killed before its name was durable
         except OSError as error:
             self.close()
             raise BadInputError(f"--out {path}: cannot be written: {error.strerror}") from None

@@ -15,7 +15,7 @@ from tuner.runs.subgraph_runs import search_folders, subgraph_copies
 
 SUMMARY = "summary.json"
 SUMMARY_VERSION: Literal[4] = 4
-INDEX = "index.parquet"  # of a sweep
+INDEX = "index.parquet"  # file of a sweep
 Kind = Literal["run", "sweep", "study"]
 State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]
 ENDED = ("done", "unconfirmed")  # states of a complete run

@@ -24,7 +24,7 @@ from tuner.runs.folder import IDENTITY, read_json
 
 POLL_S = 1.0
 MOST_S = 60.0  # longest wait between tries
-TRIES = 3  # at the end
+TRIES = 3  # attempts at the end
 _FAILS = (OSError, BadInputError)  # raised by listings and by reads of counts
 
 RUN_DATASETS = ("tasks", "log")

@@ -9,7 +9,7 @@ from tuner.platform.files import AnyPath
 from tuner.runs.folder import read_json
 from tuner.runs.list_runs import SUMMARY
 
-VERSION = 3  # of batches and summary
+VERSION = 3  # version of batches and summary
 
 
 def study_summary(path: AnyPath) -> dict[str, Any]:

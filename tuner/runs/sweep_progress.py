@@ -14,7 +14,7 @@ from tuner.runs.folder import IDENTITY
 from tuner.runs.list_runs import ENDED, INDEX, RunEntry, State, open_run, state_of
 from tuner.runs.progress import RunProgress, read_progress
 
-INDEX_MARK = PartMark("index", 0)  # in the table's file, as in a part of a log
+INDEX_MARK = PartMark("index", 0)  # mark in the table's file, as in a part of a log
 
 
 @dataclass(frozen=True)

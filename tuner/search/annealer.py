@@ -100,7 +100,7 @@ class Annealer:
         )
 
 
-_CORES = Gene._fields.index("cores") - 2  # of a tail
+_CORES = Gene._fields.index("cores") - 2  # index in a tail
 
 
 @lru_cache

@@ -36,7 +36,7 @@ class Collector:
         self.border: NDArray[np.float64] | None = None
         self.elites: list[Individual] = []
         self._rows: list[tuple[Request, Measurement]] = []
-        self._tasks: dict[str, int] = {}  # where each comes first
+        self._tasks: dict[str, int] = {}  # task -> its first row
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         """`Listener`: collects all measurements with a task."""

@@ -22,7 +22,7 @@ from tuner.search.population import ChildRecord, Island
 # Weight of a move in draws, 1 by default: from gains over time in earlier searches.
 _OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
 _CROSSED = 0.2  # share of changes that take a stretch from another program
-_NOISE = 0.04  # of the segmentation that supplies stretches
+_NOISE = 0.04  # noise of the segmentation that supplies stretches
 _GOLDEN = (5**0.5 - 1) / 2  # golden ratio: its multiples spread evenly
 _FASTER = 1e-4  # least gain that counts, as a share of the cycles
 _IDLE = 2  # children without gain after which children get fewer changes

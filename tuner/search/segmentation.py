@@ -49,7 +49,7 @@ class Segmentation:
         context = SearchContext(self.context.rules, self.known, self.context.island, epoch, self.models)
         if epoch == BEGINNING:
             self.island.admit(context.known.elites.get(0, []), context.config.search)
-            first = _first_segments(context)  # its share, computed before the islands' knowledge differs
+            first = _first_segments(context)  # the island's share, computed before the islands' knowledge differs
             yield from _first_programs(context, self.island)
             context.proposer = BASELINE
             yield from context.measure_segments(unmeasured_genes(context.table, first))

@@ -18,7 +18,7 @@ from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Key, Tail
 from compiler.space.structural_hash import Structures
 from tuner.measure.grants import NEVER
 
-_CORES = Gene._fields.index("cores") - 2  # of a tail
+_CORES = Gene._fields.index("cores") - 2  # index in a tail
 _ABSENT = object()
 Way = tuple[float, bytes, NDArray[np.int64]]
 WAYS = 3  # kept for each structure, to correct its predictions

@@ -30,7 +30,7 @@ TOLERANCE = 0.005  # largest relative lag of a simpler program that wins among u
 ECHO = 2  # rounds after which a board with equal readings for all programs counts as exact
 FIRST_LOOK = 16  # rounds that suffice for significance in a signed-rank test
 GROWTH = 1.5  # ratio of rounds between two tests
-FAILED, SKIPPED = 0, -1  # in place of cycles
+FAILED, SKIPPED = 0, -1  # values in place of cycles
 
 
 class Turn(NamedTuple):

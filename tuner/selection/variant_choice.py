@@ -72,7 +72,7 @@ def choose_variants(
     if robust is None or robust_index is None:
         return ShippedVariants(variants, None)
     pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, robust_index, serves, bool(displaced))
-    # by their cycles: a level may have more bandwidth and a longer latency
+    # sorted by cycles: a level may have more bandwidth and a longer latency
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
     lightest_row = table[number[best[lightest].plan.digest]]
     summary = RobustSummary(

@@ -26,7 +26,7 @@ from tuner.platform.files import AnyPath
 from tuner.store import champions
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
 
-PACK_BYTES = 1 << 20  # at least, but for the last of a run
+PACK_BYTES = 1 << 20  # least size, except of a run's last pack
 DROPPED = ".dropped"
 STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), **flat(*BOARD), packs=pa.string())
 """Stored results for a measurer: per task two words of its digest, ascending, its values at every level, the index of its

@@ -32,7 +32,7 @@ from tuner.runs.folder import plain_name
 
 VERSION = 1
 SUFFIX = ".parquet"
-MOST_BYTES = 1 << 28  # of a pack; this program writes a few MiB
+MOST_BYTES = 1 << 28  # limit of a pack; this version writes a few MiB
 MOST_ROWS = 1 << 22  # rows of a pack
 _KEY = b"tilefarm_pack"
 _LEAST = np.array([int(name == "cycles") for name in RESULTS])

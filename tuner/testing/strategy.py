@@ -30,9 +30,9 @@ from tuner.testing.pickles import is_pickle
 from tuner.testing.samples import sample_unit
 from tuner.testing.shuffled import searched
 
-EPOCHS = 5  # of every island, where they are looked at one by one
-MOST_ROUNDS = 1000  # of an epoch
-MOST_REQUESTS = 10_000  # of a round
+EPOCHS = 5  # epochs of every island that are examined one by one
+MOST_ROUNDS = 1000  # limit of an epoch
+MOST_REQUESTS = 10_000  # limit of a round
 
 
 class Asked(NamedTuple):

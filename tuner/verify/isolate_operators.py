@@ -46,7 +46,7 @@ def isolate_operators(model: ModelProto, inside: Iterable[int], types: Mapping[s
     """Isolate the integer operators among the nodes `inside` that have inputs and outputs in `values`; each reads its inputs from
     outside."""
     inside, groups = set(inside), fuse_groups(model)
-    constants = {item.name for item in groups.model.graph.initializer}  # with tables of groups
+    constants = {item.name for item in groups.model.graph.initializer}  # includes tables of groups
     builder = _Builder(model, groups, constants, values)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         read = [name for name in node.input if name and name not in constants]

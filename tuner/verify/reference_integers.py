@@ -72,7 +72,7 @@ def find_borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types
     clean = {item.name for item in model.graph.input}
     steps: dict[str, float] = {}
     groups = fuse_groups(model)
-    constants = {item.name: item for item in groups.model.graph.initializer}  # with tables of groups
+    constants = {item.name: item for item in groups.model.graph.initializer}  # includes tables of groups
     outside: set[str] = set(clean)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         given = of_piece.get(min(members))
@@ -98,7 +98,7 @@ def find_borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types
                 steps[node.output[0]] = steps[node.input[0]]
         elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (column_tensor_names(node) and node.output[0] in wide)):
             is_exact = False
-        if is_exact:  # not the floats of a piece: they are rounded to its type
+        if is_exact:  # floats of a piece are excluded: they are rounded to its type
             clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
     return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 

@@ -96,7 +96,7 @@ def _mish(values: Attributes) -> Steps:
     return (*n, KEEP_Y, Step("adds", 2.0), Step("rdiv", register=Y), Step("mul", register=X))
 
 
-_LARGEST_POWER = 16  # by squaring and multiplying
+_LARGEST_POWER = 16  # largest exponent that is computed by squaring and multiplying
 
 
 def power(exponent: float) -> Steps:
@@ -109,7 +109,7 @@ def power(exponent: float) -> Steps:
     if magnitude != abs(exponent) or magnitude > _LARGEST_POWER:
         return (Step("ln"), Step("muls", exponent), Step("exp"))
     steps = [] if magnitude == 2 ** (magnitude.bit_length() - 1) else [KEEP_X]
-    for digit in f"{magnitude:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1
+    for digit in f"{magnitude:b}"[1:]:  # binary digits from the highest on: square, and multiply by x for a 1
         steps.append(Step("square"))
         if digit == "1":
             steps.append(Step("mul", register=X))

@@ -67,7 +67,7 @@ def clip(state: Translator, node: NodeProto, values: Attributes) -> None:
     if state.has(node, 2):
         high = float(state.constant(node, 2, "the maximum").reshape(-1)[0])
     steps: list[Step] = []
-    largest = float(np.finfo(np.float32).max)  # what exporters write for "no bound"
+    largest = float(np.finfo(np.float32).max)  # exporters' value for "no bound"
     if low == 0:
         steps.append(Step("relu"))
     elif low > -largest:

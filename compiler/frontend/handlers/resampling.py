@@ -161,7 +161,7 @@ def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
     _finish_any_size(state, node, view, axis_taps)
 
 
-# in float32 as in onnxruntime, which decides ties between places
+# float32 as in onnxruntime, because it decides ties between places
 Number = np.float32
 _HALF = Number(0.5)
 _COORDINATES: dict[str, Callable[[Number, Number, Number, Number], Number]] = {

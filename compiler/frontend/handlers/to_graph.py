@@ -66,11 +66,11 @@ class Translator:
         self.constants: dict[str, Array] = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer} | dict(
             beside or {}
         )
-        self.known_shapes = known_shapes(model.graph)  # of ONNX tensors
+        self.known_shapes = known_shapes(model.graph)  # shapes of ONNX tensors
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, number of channels) -> broadcast tensor
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
-        self.types: dict[str, Quantisation] = {}  # of tensors of integers
+        self.types: dict[str, Quantisation] = {}  # quantisation of integer tensors
         self.columns = {name for node in model.graph.node for name in column_tensor_names(node)}  # column offsets and scales from the host
 
     # -- queries of handlers ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ ONE_OF = {"auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "ceil_mod
 _LONG = 240  # characters of a message
 
 
-Attributes = dict[str, Any]  # of a node, by name; without absent attributes
+Attributes = dict[str, Any]  # attributes of a node by name; absent ones are missing
 
 
 def attributes(node: NodeProto) -> Attributes:

@@ -69,8 +69,8 @@ def add_zero_points(model: ModelProto) -> None:
 
 OPSET = 17  # minimum opset of the translation; newer models are not converted
 RESIZE_WITH_MODES = 11  # first opset in which Resize has coordinate modes
-MAX_PROTO_BYTES = 2**31 - 1  # of one message
-MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
+MAX_PROTO_BYTES = 2**31 - 1  # limit of one message
+MAX_VALUES = 2**30  # limit of one tensor: 4 GiB of float32
 _WIDENED = (TensorProto.BFLOAT16,)
 _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 _MISFITS = (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError)

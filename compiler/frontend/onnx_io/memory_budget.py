@@ -75,7 +75,7 @@ FOLLOWED: dict[str, Callable[[Sequence[int]], int]] = {
     "Size": lambda _: 1, "Slice": lambda lengths: lengths[0], "Squeeze": lambda lengths: lengths[0], "Sub": max,
     "Unsqueeze": lambda lengths: lengths[0],
 }  # fmt: skip
-_VALUE_BYTES = 64  # of a propagated value: a dimension in protobuf
+_VALUE_BYTES = 64  # bytes of a propagated value: a dimension in protobuf
 _MOST_AXES = 64  # numpy's limit
 
 

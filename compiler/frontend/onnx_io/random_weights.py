@@ -25,7 +25,7 @@ from compiler.frontend.onnx_io.protobuf_wire import Data
 from simulator.onnx_kinds import ON_NPU
 from simulator.onnx_names import refill
 
-LOGITS_STD = 2.0  # of the last product: then softmax covers tens of classes without saturating
+LOGITS_STD = 2.0  # standard deviation of the last product: softmax then covers tens of classes without saturating
 BIAS_STD = 0.05  # standard deviation of biases
 _IN_CACHE = 1 << 15  # values that are drawn, scaled and shifted while in the cache
 
@@ -128,7 +128,7 @@ class _Drawer:
     ) -> None:
         self.rng = rng
         self.sizes = sizes  # shapes of computed tensors
-        self.numbers: dict[str, float] = {}  # of Constant nodes: they belong to the architecture and stay
+        self.numbers: dict[str, float] = {}  # values of Constant nodes: they belong to the architecture and stay
         self.targets = targets  # constant shapes that Reshape takes
         self.reshaped: dict[str, tuple[int, ...]] = {}
         self.constants = constants

@@ -13,7 +13,7 @@ from compiler.frontend.onnx_io.attributes import label
 from compiler.ir.quantised.parameters import Quantisation
 
 MS = "com.microsoft"
-UNARY = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")  # of one tensor; MS has QLinear of each
+UNARY = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")  # operators with one tensor; MS has QLinear of each
 GROUP_DOMAIN = "tilefarm.integers"  # domain of group operators that onnxruntime lacks
 # operators that only move values, and so keep the quantisation
 MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})

@@ -209,7 +209,7 @@ class _Walk:
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
             output_types = {}
-            with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; the operator's handler reports errors
+            with suppress(onnx.shape_inference.InferenceError):  # errors of the stand-in are ignored; the operator's handler reports them
                 output_types = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
             output_types = {name: _of_kind(kind, first) for name, kind in output_types.items()}
         for name, kind in output_types.items():

@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 Integers = NDArray[Any]  # int8 or uint8 unless stated otherwise
 Floats = NDArray[np.float32]
 STORED = (np.dtype(np.int8), np.dtype(np.uint8))
-SUMS = np.dtype(np.int32)  # of accumulators and biases
+SUMS = np.dtype(np.int32)  # type of accumulators and biases
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from compiler.ir.quantised.parameters import Integers, Quantisation
 from simulator.npu.errors import UnsupportedError
 
 Sums = NDArray[np.int32]
-MAX_SUM = 2**31 - 1  # of a sum
+MAX_SUM = 2**31 - 1  # largest sum
 
 
 @dataclass(frozen=True)

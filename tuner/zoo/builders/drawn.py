@@ -23,8 +23,8 @@ from tuner.zoo.builders.net import Net, Tensor
 from tuner.zoo.builders.transformer import attention, layer_norm, mlp
 
 Rng = np.random.Generator
-MOST_TOKENS = 256  # of attention: its scores are tokens squared
-LEAST_SIZE = 7  # of a feature map
+MOST_TOKENS = 256  # limit for attention: its scores are tokens squared
+LEAST_SIZE = 7  # least size of a feature map
 
 
 def drawn(seed: int = 0, size: int = 112, blocks: int = 8, widest: int = 512, classes: int = 100) -> ModelProto:

@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 OPSET = 17
-IR_VERSION = 8  # of that opset
+IR_VERSION = 8  # version that belongs to the opset
 PLACEHOLDER = 0.02  # value of weights before they are drawn
 Pair = tuple[int, int]
 
