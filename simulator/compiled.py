@@ -91,7 +91,7 @@ class Compiled:
         return self._first.memory.of_kind("input")[0].shape[0]
 
     def pace(self, cycles: int) -> Pace:
-        """Latency and throughput of a run of so many cycles."""
+        """Latency and throughput of a run of `cycles` cycles."""
         return Pace.of(cycles, self.frames, self.machine.clock_hz)
 
     @property

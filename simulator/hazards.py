@@ -395,7 +395,7 @@ def _set(walk: Walk, record: int, queue: int) -> None:
         walk.snapshot[first + k, queue] = walk.place[record]
     k += 1
     walk.sets[f] = k
-    if k > walk.count_limit:  # the count stays within its limit only if the WAIT so many places back is over
+    if k > walk.count_limit:  # the count stays within its limit only if the WAIT that is `count_limit` places back is over
         back = k - walk.count_limit
         ordered = False
         if back <= count:

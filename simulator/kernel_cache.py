@@ -30,7 +30,7 @@ _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _SHARED = "of"
 _COMPILERS = {"simulator/kernel_compiling.py", "simulator/kernel_indexing.py"}  # sources that affect all kernels
-_PATIENCE_S = 10.0  # a lease that was not renewed for so long belongs to a dead process
+_PATIENCE_S = 10.0  # age from which a lease without renewal belongs to a dead process
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:

@@ -29,7 +29,7 @@ def balance_engines(cycles: Floats, on_vector: Floats, vector: float) -> tuple[f
     order = order[cycles[order] > 0]
     if not len(order):
         return vector, 0.0
-    first = cycles.sum() - np.concatenate([[0.0], np.cumsum(cycles[order])])  # after so many products have moved over
+    first = cycles.sum() - np.concatenate([[0.0], np.cumsum(cycles[order])])  # after the first i products have moved to the second engine
     second = vector + np.concatenate([[0.0], np.cumsum(on_vector[order])])
     position = int(np.argmax(second >= first))
     if position == 0:

@@ -346,7 +346,7 @@ class FastestPath(NamedTuple):
     startup_cycles: int
 
     def cycles(self, size_bytes: float, each_bytes: float) -> float:
-        """Least cycles of so many bytes.  each_bytes: most bytes of one instruction."""
+        """Least cycles of a transfer.  each_bytes: most bytes of one instruction."""
         return size_bytes / self.bytes_per_cycle + (size_bytes / each_bytes * self.startup_cycles if each_bytes else 0)
 
 
@@ -366,14 +366,14 @@ def _fastest(paths: Sequence[DataPath], engine: Engine) -> FastestPath:
 
 
 def _least_step(axis: NDArray[np.int64], size: int, limit: int) -> float:
-    """Steps along an axis of a block of so many lanes, as its share of an MMAD of up to `limit` blocks."""
+    """Steps along an axis for one block of `size` lanes: its share of an MMAD of up to `limit` blocks."""
     unit, least, fill = axis.tolist()
     blocks = np.arange(1, limit + 1)
     return float(((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
 
 
 def _repeats(tables: CostTables, repeats: float, *ops: Op) -> float:
-    """Cycles of so many repeats of each of some opcodes, in instructions of as many as one takes."""
+    """Cycles of `repeats` repeats of each opcode, in instructions of MAX_REPEATS repeats."""
     return sum(repeats * (int(tables.vector_cycles[op]) + int(tables.scalars[1]) / MAX_REPEATS) for op in ops)
 
 

@@ -85,7 +85,7 @@ def _per(size_bytes: float, rate: int) -> float:
 
 @njit(cache=True)
 def path_cycles(size_bytes: float, rate: int, count: float, startup: int) -> float:
-    """Cycles of so many bytes on a path, in so many instructions: operands to UB (MTE1), results back to L1 (MTE3)."""
+    """Cycles of `size_bytes` bytes on a path, in `count` instructions: operands to UB (MTE1), results back to L1 (MTE3)."""
     return _per(size_bytes, rate) + count * startup
 
 

@@ -20,7 +20,7 @@ from simulator.npu.parts import Engine, Memory
 
 @lru_cache(maxsize=64)  # exact fractions, needed by every segment's features and every window
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
-    """Rates of DDR, (read, write) bytes per cycle of so many cores together, at a share of the deliverable rate; each without the other."""
+    """Rates of DDR, (read, write) bytes per cycle of `cores` cores together, at a share of the deliverable rate; each alone."""
     port = float(machine.ddr.deliverable) * share
     read, write = (cores * float(machine.dma_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
     return min(port, read), min(port, write)

@@ -14,7 +14,7 @@ from simulator.npu.parts import BLOCK_BYTES
 
 
 def unit_lines(target_graph: TargetGraph) -> list[str]:
-    """Storages are [n][planes][h] rows of blocks, in DDR; a tensor is planes of one, with a lane for every channel."""
+    """Lines of the stage `unit`.  A storage is [n][planes][h] rows of blocks in DDR; a tensor is a range of planes of a storage."""
     machine, lanes = target_graph.machine, target_graph.dtype.lanes
     return [
         f"unit {target_graph.digest}: {target_graph.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",

@@ -41,7 +41,8 @@ class Choices(NamedTuple):
 def anneal(choices: Choices, starts: Ints, chosen: Ints, draws: Floats, port: float, delay: float) -> tuple[float, Ints, Ints]:
     """Fastest placement of the walk: cycles, the starts of its segments, int64 [segments], and the option of each.
 
-    starts, chosen: where the walk begins.  draws: float64 [steps, DRAWS] in [0, 1).  port: per cycle.  delay: cycles of a flag.
+    starts, chosen: first cut and options.  draws: float64 [steps, DRAWS] in [0, 1): segment, kind of step, border, acceptance, options.
+    port: loads and stores per cycle, in the unit of `moved`.  delay: cycles of a flag.
     """
     time, count, where, which = _anneal(*choices, starts, chosen, draws, float(port), float(delay))
     return float(time), where[:count], which[:count]
@@ -120,7 +121,9 @@ def _choose_options(longest: int, first: Ints, option: Ints, cut: Ints, index: i
 
 @njit(cache=True)
 def _wire(cut: Ints, count: int, source: Ints, target: Ints, piece: Ints, wires: Ints, before: Ints) -> None:
-    """Wire the segments of a cut, with an edge between two for every edge of their operators."""
+    """Edges between the segments of a cut, one for every edge between operators of two segments.
+
+    piece [operators]: segment of each.  before[wires[k] : wires[k + 1]]: segments whose results segment k reads."""
     for k in range(count):
         piece[cut[k] : cut[k + 1]] = k
     wires[0] = node = edges = 0

@@ -26,7 +26,7 @@ class Bounds:
         return max(self.path, self.work, self.bandwidth)
 
     def gap(self, cycles: int) -> float:
-        """Relative gap of a program of so many cycles: 0.1 is a tenth longer."""
+        """Relative gap of a program to the bound: 0.1 is a tenth longer."""
         return cycles / self.cycles - 1
 
 

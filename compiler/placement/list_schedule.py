@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from compiler.placement.dag import Dag
 
-Widths = Mapping[int, int]  # number of cores -> cycles on so many
+Widths = Mapping[int, int]  # number of cores -> cycles on them
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class SegmentPlan(_Gene):
     (`segment.allocator`).  same_end: fill L1 and UB from the same end as the previous segment on the core; else from the other end, so that
     its first loads need not wait for the previous segment's last reads.
     Order.  ahead_kib: KiB of weights that are loaded before the first tensor (`codegen.weight_prefetch`).
-    lookahead: each engine picks from so many records the one that can begin first (`schedule.list_scheduler`); 1: in order.
+    lookahead: number of records from which each engine picks the one that can begin first (`schedule.list_scheduler`); 1: in order.
     overtake: loads are reordered too.  urgent: among ready records, the longest chain of successors comes first; else the first emitted.
     sliding: ready blocks of the window are list-scheduled (`schedule.sliding_window`); else operator by operator, block by block.
     With passes over results and a window above 1, products of the next pass precede those of this pass that wait for VECTOR.

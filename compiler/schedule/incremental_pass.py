@@ -86,10 +86,11 @@ def schedule_parts(
     cross: CrossCore, piece: Ints32, remote: Remote, rows: RecordRows, borders: Borders, tail: int, changed_from: int, moving: int,
     later: Borders, drift: EngineDrift,
 ) -> bool:  # fmt: skip
-    """Schedule parts `part_from` .. `stop`; returns whether there were numbers for all edges.
+    """Schedule parts `part_from` .. `stop`; returns whether the part's range of edge numbers sufficed.
 
-    every: save BORDERS borders, one per that many numbers; 0: none.  remote: room for the edges of a part.
-    tail: first part of the common suffix with the same numbers in both programs.  later: borders of the previous program there.
+    every: instructions of the program; a border is saved about every `every` / BORDERS instructions; 0: none.  remote: room for the edges
+    of a part.
+    tail: first part of the common suffix with the same numbers in both programs.  later: the previous program's borders in that suffix.
     changed_from: first differing instruction.  moving: engines with transfers in either program, as bits.
     """
     states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)
@@ -151,7 +152,7 @@ def _adopt_parts(
 ) -> int:  # fmt: skip
     """Adopt parts from `first_part` on, which is at border `border`; returns the first part that was not adopted.
 
-    Their borders are saved.  tail: the first instruction of the tail.
+    The borders in front of adopted parts are saved.  tail: the first instruction of the tail.
     """
     active, end = _next_border(parts, first_part, stop, border, later)
     shift = find_shift(states, later, border, active, moving, changed_from, tail, latency, rows, drift)

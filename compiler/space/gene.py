@@ -78,7 +78,7 @@ Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 FED_ROWS = (4, 2, 1)  # most rows of a tile of a fed pool
-_FED_PART = 5  # of two parts of UB in so many is the most that one of its two slots takes
+_FED_PART = 5  # a slot of a fed pool takes at most 2 / _FED_PART of UB
 
 
 def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:

@@ -140,7 +140,7 @@ def l0_of(machine: Machine) -> L0:
 
 @lru_cache(maxsize=1 << 12)
 def tile_slot(machine: Machine, memory: Memory, size: int) -> tuple[int, int]:
-    """Blocks of the slot of a tile of so many blocks, half of the memory at most, and of all slots together."""
+    """(blocks of the slot of a tile of `size` blocks, blocks of all such slots).  size: half of the memory at most."""
     least = least_slot(machine, memory)
     slot = -(-size // least) * least
     return slot, room_blocks(machine, memory) // slot * slot

@@ -164,7 +164,7 @@ class TargetOp(ABC):
         return 1
 
     def input_rows(self, rows: int) -> int:
-        """Rows of the main input that a block of so many rows of the result reads in the middle of the image."""
+        """Rows of the main input that a block of `rows` rows of the result reads in the middle of the image."""
         size, stride, dilation, _ = self.operator.window()
         return min((rows - 1) * stride + (size - 1) * dilation + 1, self.in_h)
 

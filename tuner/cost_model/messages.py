@@ -15,7 +15,7 @@ LABELS: Mapping[Proposer, str] = {
 
 
 def describe_judgement(segments: int, chosen: Proposer, pairs: Mapping[Proposer, float]) -> str:
-    """The model that proposes after so many segments.  pairs: the share of unseen pairs that each compared model has in the right order."""
+    """Line about the chosen model after `segments` measured segments.  pairs: per model, its share of unseen pairs in the right order."""
     rivals = ", ".join(f"{LABELS[proposer]} {share:.1%}" for proposer, share in pairs.items() if proposer != chosen)
     return f"after {segments:,} segments the {LABELS[chosen]} proposes candidates: {pairs[chosen]:.1%} of unseen pairs in order ({rivals})"
 

@@ -15,8 +15,8 @@ DEATHS_ALONE = 2  # crashed workers that had only this item, before it counts as
 class RetryPolicy:
     """Rules for work items of one kind.
 
-    silence_s: without a finished item for so long it hangs; None: never.  announces: it has items, and can announce each before it tries
-    it.
+    silence_s: a work item hangs after this time without a finished item; None: never.  announces: it has items, and can announce each
+    before it tries it.
     pure: it may be done twice at the same time, and is if it is late.  follows: it may be queued behind another work item.  followed:
     another work item may be queued behind it.  alike: its duration shows the speed of its actor.  tries: most actors that it may crash, if
     it does not announce.

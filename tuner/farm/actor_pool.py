@@ -26,7 +26,7 @@ from tuner.search.epoch import EVOLVING
 
 
 class JobMessage(NamedTuple):
-    """Job, for the actor of this name.  first: see `News`; its other fields are shared values: models, answers, stored, then epochs."""
+    """Job, for the actor of this name.  first: see `Update`; the other fields of an update are shared values (`JobWorker.work`)."""
 
     name: str
     job: Job | Training
@@ -71,13 +71,13 @@ class JobWorker:
         return pickle.dumps(self.job_runner.work(message.job, update, None if announce is None else announced))
 
 
-SILENCE_S = 60.0  # a job without a finished item for so long hangs; compiling a kernel takes half a minute, once
+SILENCE_S = 60.0  # a job hangs after this time without a finished item; compiling a kernel takes half a minute, once
 TRAINING_SILENCE_S = 600.0  # a training that takes longer hangs
 TRAINING_TRIES = 3  # actors that a training may crash
 
 
 class _StartedJob(NamedTuple):
-    """until_s: when it has to stop."""
+    """Job on an actor.  until_s: monotonic time at which the job has to stop; None: no limit."""
 
     key: Key
     job: Job | Training
@@ -92,7 +92,7 @@ class ActorPool:
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None], item_timeout_s: float | None = 60.0) -> None:
         self._broadcast = Broadcast()
-        self._heard: dict[Actor, tuple[int, int]] = {}
+        self._heard: dict[Actor, tuple[int, int]] = {}  # (version, models) of the last job that the actor received
         self._jobs: dict[int, _StartedJob] = {}
         self._number = 0
         self._done: list[tuple[Key, EpochResult | TrainingOutcome]] = []

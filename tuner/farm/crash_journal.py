@@ -26,7 +26,7 @@ Status = Literal["crash", "timeout"]
 
 
 class Attempts:
-    """Journal.  folder: folder of the search's checkpoints.  timeout_s: a request that the user interrupts after so long counts as hanging.
+    """Journal.  folder: folder of the search's checkpoints.  timeout_s: age from which an interrupted request counts as hanging.
 
     failing: requests during which `DEATHS_ALONE` sessions ended: the first one may have been killed from outside.
     """

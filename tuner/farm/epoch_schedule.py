@@ -25,7 +25,7 @@ def version_of(epoch: int) -> int:
 
 
 def in_use_from(version: int) -> int:
-    """The first epoch that predicts by models from so many epochs."""
+    """First epoch that predicts by the models of version `version`."""
     return version + 1 if version <= EVOLVING else version + 1 + LAG
 
 

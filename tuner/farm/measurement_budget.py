@@ -17,7 +17,7 @@ from tuner.measure.canary import EVERY
 from tuner.measure.reading_cost import repeats_of
 from tuner.selection.race import ECHO, FIRST_LOOK
 
-SHARE = 4  # the finals have at most one part in so many
+SHARE = 4  # the finals have at most 1 / SHARE of the budget
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Spending:
         return cls(total, levels, task, reserved, max(able, default=1), runner.canary)
 
     def canaries(self, readings: int) -> int:
-        """Canary readings besides so many search readings: one look at the start, and one every `EVERY` readings."""
+        """Canary readings besides `readings` search readings: one look at the start, and one every `EVERY` readings."""
         return self.canary * (1 + readings // EVERY)
 
     def limits(self, weights: Sequence[int], least: int) -> list[int]:
@@ -97,5 +97,5 @@ class Spending:
 
 
 def _finals(finalists: int, levels: int, rounds: int) -> int:
-    """Most readings of finals: so many finalists per level, all different, and the baseline."""
+    """Most readings of finals with `finalists` different finalists per level, and the baseline."""
     return (finalists * levels + 1) * levels * rounds

@@ -61,7 +61,7 @@ def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[
 
 
 def share_budget(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
-    """`count` programs by weight, at least so many each."""
+    """Shares of `count` programs by weight, each at least `least`."""
     shares = [least] * len(weights)
     for _ in range(count - sum(shares)):
         furthest = max(range(len(weights)), key=lambda i: (weights[i] / (2 * shares[i] + 1), -i))

@@ -109,7 +109,7 @@ class _Slot:
         return not self.queue if self.built else self.actor is None
 
     def ends_s(self, pieces: int) -> float:
-        """Expected time at which so many of its work items are done."""
+        """Expected time at which `pieces` of its work items are done."""
         return self.begun_s + (self.pace_s or 0.0) * pieces
 
     @property

@@ -35,7 +35,7 @@ class Drift:
             self.of(board, cycles)
 
     def of(self, board: str | None, canary_cycles: int | None) -> float | None:
-        """The next one of a board, over its first one, minus 1; None where it was not read."""
+        """Relative change of a canary to the board's first canary; None where the canary was not read."""
         if canary_cycles is None:
             return None
         return canary_cycles / self.first.setdefault(board or UNNAMED, canary_cycles) - 1

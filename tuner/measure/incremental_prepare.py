@@ -98,7 +98,7 @@ def _fill(
 
 @njit(cache=True)
 def _move(then: Ints, begin: int, stop: int, shift: int, more: int, word: Ints) -> None:
-    """Entries begin .. stop of the schedule before, so much further behind, with numbers of flags so much higher."""
+    """Copy entries begin .. stop of the previous schedule, `shift` places later, with flag numbers raised by `more`."""
     old, new = pointer(then), pointer(word)
     for row in range(begin, stop):
         new[row + shift] = old[row] + (more if old[row] & KIND_MASK >= _WAIT else 0)

@@ -24,7 +24,7 @@ from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED
 
-AGAIN = 100  # one of so many results is measured again
+AGAIN = 100  # one of AGAIN results is measured again
 NOISE = 0.1  # relative difference allowed between two readings of a runner
 WORKER = "store/"  # prefix of the log's column `worker`, before the beginning of the pack's name
 NAMED = 12  # hex digits of that name

@@ -39,7 +39,7 @@ from tuner.platform.ray_files import provide_token, ray_folder, token_path
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: a dead address is refused within 10 s
 WATCH_S = 1.0
-HEAD_MARGIN_S = 2.0  # the driver gives up so long before Ray would end it
+HEAD_MARGIN_S = 2.0  # the driver gives up this time before Ray would end it
 HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20  # object store of a local Ray
 # No reports of every process to a missing dashboard.  Workers have the niceness of the driver: with Ray's own 15 they would get only the

@@ -31,7 +31,7 @@ from tuner.search.table import cost_after_border
 Floats = NDArray[np.float64]
 
 ERROR = 0.1  # standard deviation of a prediction's logarithm
-_DOUBT = 0.5  # weight against a correction by one measurement of the same operators
+_DOUBT = 0.5  # weight of factor 1; one measurement of the same operators has weight 1
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -55,7 +55,7 @@ def expected_savings(
         cost, _ = context.table.costs(level, border, width, room=longest)
         _lower(cost, ((gene, cycles) for (gene, _), cycles in zip(open_, guessed[:, level].tolist(), strict=True)), border)
         best = shortest_cover(cost)
-        if best is None:  # some operator has no way at this level
+        if best is None:  # no measured or predicted gene covers some operator at this level
             continue
         # the room of a run: the most it may cost in a segmentation that beats the best
         now = float(best[1][-1])
@@ -86,8 +86,9 @@ def _normal(deviation: Floats) -> Floats:
 
 
 def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
-    """Correction factors, float64 [genes, levels]: measured over predicted cycles of segments that share operators with these: the
-    geometric mean, weighted by the square of the shared operators over the operators of either."""
+    """Correction factors, float64 [genes, levels]: ratio of measured to predicted cycles of the measured segments that share operators.
+
+    The ratios' geometric mean; a ratio's weight is the square of (shared operators / operators of gene and segment together)."""
     table, levels = context.table, context.rules.levels
     fastest = table.fastest
     if not fastest:

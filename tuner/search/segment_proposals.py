@@ -78,7 +78,7 @@ def explore_segments(context: SearchContext, island: Island) -> Asking[None]:
     for width in reversed(widths(rules.target_graph)[:-1]):
         narrow = [(level, context.table.segmentation(level, context.known.border[level], width=width)) for level, _ in segmentations]
         near = [(level, segmentation[0]) for level, segmentation in (*segmentations, *narrow) if segmentation is not None]
-        if not near:  # no level grants so many cores
+        if not near:  # no level grants the gene's cores
             continue
         levels, genomes = zip(*near, strict=True)
         pool = propose_segments(

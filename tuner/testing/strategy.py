@@ -113,7 +113,7 @@ class StrategyContract:
         return SearchSpec(origin, self.target_graph, self.levels, self.config, strategy=self.strategy)
 
     def searched(self, *candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
-        """The log of a search, in sessions that end after so many programs."""
+        """Log of a search, in one session for each number of programs in `candidates`."""
         with TemporaryDirectory(prefix="tilefarm-contract-") as name:
             logs = [searched(self.spec, LocalPath(Path(name)), count, workers, seed) for count in candidates]
         return logs[-1]

@@ -62,7 +62,7 @@ class Pool(Pooling):
         return self.mode == "max"
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """Range of averages: between the padding values, and 0 where counted windows exceed the image."""
+        """Padding lanes of an average: means of the operand's padding values, and of 0 where counted windows exceed the image."""
         counted = self.count_include_pad and any(self.pads)
         values = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
         return values if self.mode == "max" or len(values) < 2 else mean_samples(values, rounding)
