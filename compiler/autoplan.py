@@ -57,7 +57,7 @@ def quick_genomes(
     """Level -> genomes made for that level.
 
     The first genome is the fastest one at the level.  If it has segments in passes, the second genome is the one before passes were added:
-    that one may be faster at another level.
+    the second genome may be faster at another level.
 
     target_graph: the compiler's, ordered so that each branch is a run of operators.  levels: None for all.  Raises as `quick_plans` does.
     """
@@ -237,7 +237,7 @@ def _join(target_graph: TargetGraph, one: Gene, following: Gene) -> Gene | None:
 
 
 def _hold_tensors(target_graph: TargetGraph, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
-    """Genomes with tensors held across segment borders, where that is faster; in front of them the one with segments in passes, if that is
+    """Genomes with tensors held across segment borders, where that is faster; before them the genome with segments in passes, if it is
     faster still."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:

@@ -157,7 +157,7 @@ class EstimatorState:
     wanted: adaptive choice.  held: inferences since it last changed.  slowness: estimate of 1 / share; None before the first
     inference that moved data.  refuge: static variant that runs instead of the adaptive choice, or None.
     predicted, ran, taken: per variant: predicted cycles of all inferences, at the bandwidth of each; the part for inferences that it
-    really ran; the actual cycles of these.  adaptive_cycles: cycles of following the adaptive choice.
+    really ran; the actual cycles of these variants.  adaptive_cycles: cycles of following the adaptive choice.
     """
 
     variant: int

@@ -38,7 +38,7 @@ class Entries(NamedTuple):
     order.  slots: number of flags.  transfers: number of DDR transfers.
 
     source: int32 [slots], instruction that sets each flag, in ascending order.  marks: int64 [n, queues], first entry of every queue that
-    belongs to instruction i * every or a later one; slots_from: int [n], first flag of these.
+    belongs to instruction i * every or a later one; slots_from: int [n], first flag of these instructions.
     """
 
     word: Ints

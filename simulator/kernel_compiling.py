@@ -35,11 +35,11 @@ class CompiledKernel(NamedTuple):
 
 
 listeners: list[Callable[[CompiledKernel | None], None]] = []
-"""Called when a kernel begins to be compiled, with None, and when it is."""
+"""Called when the compilation of a kernel begins, with None, and when it ends."""
 
 
 def compiles_part() -> bool:
-    """Whether the current compilation is that of a part."""
+    """Whether a part is being compiled."""
     return _depth > 1
 
 

@@ -1,6 +1,6 @@
 """One session of a run: searches of a lowered model until their budgets are spent.
 
-Clocks, files and actors come in as `Surroundings`: those of `tuner.driver` are real, those of `tests.simulated` follow a seed.
+Clocks, files and actors come in as `Surroundings`: real ones from `tuner.driver`, simulated ones from `tests.simulated` with a seed.
 Both run the same composition, and undo it in the same order.
 """
 

@@ -1,7 +1,7 @@
-"""Prefetch bound, Theorem 2 of `docs/bounds.md`: weights whose operators need earlier work fit on chip only up to its size.
+"""Prefetch bound, Theorem 2 of `docs/bounds.md`: weights whose operators need earlier work fit on chip only up to the chip's size.
 
 A weight is finished when all its products are computed.  Its input channel was complete then, so all operators that produced this channel
-are finished as well: two products back, these are entire operators.  So a given amount of work can finish only a limited number of weight
+are finished as well.  Operators two products back are finished entirely.  So some work can finish only a limited number of weight
 bytes.  The other weights are still to be loaded, except those that fit on chip.  Channels of a concatenation may wait for different
 operators.
 """

@@ -20,7 +20,7 @@ from simulator.npu.parts import Engine, Memory
 
 @lru_cache(maxsize=64)  # exact fractions, needed by every segment's features and every window
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
-    """Rates of DDR, (read, write) bytes per cycle of `cores` cores together, at a share of the deliverable rate; each alone."""
+    """Rates of DDR, (read, write) bytes per cycle of `cores` cores, at a share of the deliverable rate; each alone on the port."""
     port = float(machine.ddr.deliverable) * share
     read, write = (cores * float(machine.dma_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
     return min(port, read), min(port, write)
@@ -52,7 +52,7 @@ def stored_blocks(target_graph: TargetGraph, blocks: Blocks, index: int) -> int:
 class StoredWeights(NamedTuple):
     """Weights of a product in DDR, in blocks.
 
-    overlaid: whether they are expanded on chip.  masks: blocks of the masks for that.  resident: see `Expansion`.
+    overlaid: whether they are expanded on chip.  masks: blocks of the masks that expand them.  resident: see `Expansion`.
     """
 
     blocks: int
@@ -82,8 +82,8 @@ def fetched_blocks(
 ) -> tuple[float, float]:
     """Blocks that a product loads: (weights and bias, right operand).
 
-    loads: number of loads of resident weights, and of a bias that is loaded `once`.  every_block: number of loads of data that each block
-    loads.  A resident right operand is not counted here: as a tensor it is among the segment's loads.
+    loads: number of loads of resident weights, and of a bias that is loaded `once`.  every_block: number of loads of data that
+    every block loads again.  A resident right operand is not counted here: as a tensor it is among the segment's loads.
     """
     streamed = 0.0 if resident else float(right) * every_block
     fixed_blocks = weights.blocks * weight_loads(weights, resident, chunks_n, loads, every_block) + weights.masks * loads

@@ -139,7 +139,7 @@ def _add_up(
     mte1 += closed_form.path_cycles(added, cost.in_rate, results * times, cost.in_startup) if residual_in == _L1 else 0.0
     mte3 = closed_form.path_cycles(result, cost.back_rate, results * times, cost.back_startup) if inside and not cost.direct else 0.0
     every_block = float(blocks * groups_of_images)
-    # resident data is loaded by each core that has a block, in its first strip; every strip counts a share of that, so that they add up
+    # resident data is loaded by each core that has a block, in its first strip; every strip counts an equal share of these loads
     loads = min(float(cores), every_block) / strips
     chunks_n = along_n[0][1] + along_n[1][1]
     fixed, operand = fetched_blocks(product.weights, product.bias, product.right * together, resident, once, chunks_n, loads, every_block)

@@ -58,7 +58,7 @@ def to_text(machine: Machine, nest: Nest, tiling: Tiling) -> str:
 
 
 def parse(text: str, where: str = "schedule") -> Tiling:
-    """Tiling of a text.  Raises `BadInputError` with the line, its content and what is accepted."""
+    """Tiling of a text.  Raises `BadInputError` with the line, its content and the accepted contents."""
     given = list(_statements(text, where))
     if not given or given[0].name != "loops":
         raise BadInputError(f"{where}: expected loops(...) first")

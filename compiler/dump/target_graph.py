@@ -1,4 +1,4 @@
-"""Text of a target graph: the model on a machine, as far as it does not depend on a plan."""
+"""Text of a target graph: the model on a machine, without anything that depends on a plan."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from simulator.npu.fractal_sizes import COLUMNS
 
-CHANNEL_BLOCK = COLUMNS  # FIXPIPE writes `COLUMNS` channels at a time, two planes if C0 is half of that, so a tensor has multiples of them
+CHANNEL_BLOCK = COLUMNS  # FIXPIPE writes `COLUMNS` channels at a time (two planes if C0 is half as many); tensors are padded to multiples
 
 
 @dataclass(frozen=True)

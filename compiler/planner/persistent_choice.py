@@ -114,7 +114,7 @@ class _Trials:
         return _Choice(tuple(genes), spaces, taken)
 
     def expected(self, choice: _Choice, reference: _Choice) -> float:
-        """Predicted cycles of the segments that differ from those of `reference`."""
+        """Predicted cycles of the segments that differ from the segments of `reference`."""
         choice_pairs, reference_pairs = (list(zip(option.genes, option.spaces, strict=True)) for option in (choice, reference))
         pairs = [self._first(*pair) for pair, reference_pair in zip(choice_pairs, reference_pairs, strict=True) if pair != reference_pair]
         self._ask(pairs)
@@ -130,7 +130,7 @@ class _Trials:
             self._known.update(zip(raws, self.cycles(list(raws.values())), strict=True))
 
     def _first(self, gene: Gene, space: Space) -> tuple[Gene, Space]:
-        """First pair among those that differ only in position: equal layers have equal ways."""
+        """First pair of all pairs that differ only in position: equal layers have equal ways."""
         storages, beside = space
         run = self.target_graph.operators[gene.start : gene.stop] if storages else ()
         touched = dict.fromkeys(tensor_slice.storage for spec in run for tensor_slice in (*spec.reads, spec.y))

@@ -7,7 +7,7 @@ one flag id per pair suffices (a counting semaphore).  Its count is limited: the
 instruction of its queue so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
 
 Times.  The longest path through queues and flags, every transfer alone on the bus.  An instruction's key is the cycle in which its engine
-could use it.  A DMA with several ports counts as free again after that part of a transfer's time.
+could use it.  A DMA with several ports counts as free again after 1 / ports of a transfer's time.
 """
 
 from __future__ import annotations

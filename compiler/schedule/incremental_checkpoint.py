@@ -158,7 +158,7 @@ def lower_keys(borders: Borders, border: int, states: CoreStates, rows: RecordRo
 def cut_edges(first: int, edge: int, stop: int, rows: RecordRows) -> None:
     """Remove edges `edge` .. `stop` from the lists of instructions before `first`.
 
-    A list ends with its edges to later instructions, so it is cut at the first of these.
+    A list ends with its edges to later instructions, so it is cut at the first such edge.
     """
     least = EDGES * first
     for k in range(edge, stop):

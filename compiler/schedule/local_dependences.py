@@ -1,6 +1,6 @@
 """Dependences inside a segment, and its accesses as its neighbours see them: made once, valid in every program.
 
-Within a segment the last conflicting accesses of other engines are the same in every program; those that a chain of others implies are
+Within a segment the last conflicting accesses of other engines are the same in every program; accesses that a chain of others implies are
 left out.  Accesses before the segment matter at its first access to a cell (a read: the engine's first; a write: the first of
 all).  For later segments it stores the last accesses to every cell.
 

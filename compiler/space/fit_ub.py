@@ -30,7 +30,7 @@ _BIAS_PART = 8  # a chunk of a bias takes at most UB / 8; two are live
 def fitted(
     target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], apart: Conflicts | None, leaders: Sequence[int]
 ) -> list[Tiling] | None:  # fmt: skip
-    """Tilings in place of those that overflow UB; None if not even granules fit.  leaders: operators with the same leader have
+    """Tilings whose buffers fit UB; None if not even granules fit.  leaders: operators with the same leader have
     equal tilings.
 
     Weights and their L1 space do not change.  Constants are split, the largest first, while they take more than half of UB.  Then the
@@ -105,7 +105,7 @@ def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
 
 
 def _streamed(asking: _TilingRequests) -> bool:
-    """Largest constants that can still be split, with a tiling that splits them; False if there are none."""
+    """Split the largest constants that can still be split; False if there are none."""
     constants = [(request.size, request.buffer.of) for request in asking.requests if request.buffer.kind == "constants"]
     resident = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
     if not resident:

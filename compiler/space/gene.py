@@ -271,7 +271,7 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
-    """Per operator, the most blocks of a run that it ends: its number of rows; or that of its input, if the input has far more rows.
+    """Per operator, the most blocks of a run that ends with it: its number of rows, or its input's if the input has far more rows.
 
     A pool of all pixels, for example, computes nothing in most of these blocks, but its partial sum stays on chip.
     """
@@ -295,7 +295,7 @@ def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int,
 
 @lru_cache(maxsize=1 << 14)
 def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
+    """Rows of the lowest image that operators [start, stop) read, or `most_blocks` of another operator if it is less."""
     rows, limits = rows_needed(target_graph), most_blocks(target_graph)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
     return max(1, min([rows[k].size if k in read else limits[k] for k in range(start, stop)]))

@@ -129,7 +129,7 @@ def _overhead(machine: Machine, blocks: int, reads: int) -> int:
 
 
 def _chosen_candidates(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
-    """Candidates that fit together, chosen among those that fit alone."""
+    """Candidates that fit together; each of them fits alone."""
     ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
     rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
     taken = _admit_candidates(rows, np.zeros(segments, np.int64), have)

@@ -109,7 +109,7 @@ class TargetOp(ABC):
         return 0
 
     def signature(self, storages: Sequence[StorageSpec]) -> str:
-        """Text by which equal tasks are recognised: all that the cost depends on besides block and tiling.  storages: those of the target
+        """Text that equal tasks share: everything besides block and tiling that the cost depends on.  storages: those of the target
         graph."""
         planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
         sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}

@@ -31,7 +31,7 @@ class DdrBuffer:
     pixel_lanes: C0, or 4 for an image in the four-lane layout [H][pitch] with pitch a multiple of the pixels in a block.
     planes: C1 of the storage.
     order: permutation of (n, c, h, w) in which the host has the values, row-major.
-    dtype: data type of its values; None: that of the map.
+    dtype: data type of its values; None: the map's data type.
     """
 
     name: str

@@ -71,7 +71,7 @@ class SeedSearches:
 
 @dataclass(frozen=True)
 class LongerSearch:
-    """Longer search.  readings: total.  cycles: level -> best.  regret: cycles of the run's best, divided by these, minus 1."""
+    """Longer search.  readings: total.  cycles: level -> best.  regret: cycles of the run's best / cycles of the longer search, minus 1."""
 
     readings: int
     cycles: Mapping[str, int]

@@ -11,7 +11,7 @@ from simulator.timing import simulate_levels
 from tuner.calibrate.programs import Body, make_program, spare_instruction
 
 FEW = 4  # repeats of the shorter program: enough to fill shallow queues and pipelines
-MOST = 4096  # instructions of a core in the longer one
+MOST = 4096  # instructions of a core in the longer program
 _AT_LEAST = 32  # least repeats of a body
 
 

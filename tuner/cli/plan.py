@@ -31,7 +31,7 @@ def show(
         bool, typer.Option("--primitives", help="Every operator's schedule: cache_read, cache_write, split, reorder, compute_at ...")
     ] = False,
     model: Annotated[
-        Path | None, typer.Option(metavar="MODEL.onnx", help="With --primitives: what the plan is for, unless it lies in its run folder.")
+        Path | None, typer.Option(metavar="MODEL.onnx", help="With --primitives: the plan's model, unless the plan lies in its run folder.")
     ] = None,
     machine: Annotated[str | None, typer.Option(metavar="M", help="With --model.")] = None,
     shape: Shape = None,
@@ -56,7 +56,7 @@ def show(
 @app.command("diff")
 def diff_plans(
     a: Annotated[Path, typer.Argument(metavar="A.json", help="A plan file.")],
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another plan file.")],
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 where they differ, as git diff --exit-code does.")] = False,
     as_json: Json = False,
 ) -> int:

@@ -21,7 +21,7 @@ def describe_judgement(segments: int, chosen: Proposer, pairs: Mapping[Proposer,
 
 
 def describe_proposers(summary: Mapping[str, Any]) -> str:
-    """The cost models of a run in a sentence, '' without any; of several searches that of the one with most segments."""
+    """Sentence on the cost models of a run, '' without any; for several searches, the cost model of the search with most segments."""
     searches: dict[str, list[Mapping[str, Any]]] = {}
     for judgement in summary.get("proposers", ()):
         searches.setdefault(judgement["search"], []).append(judgement)

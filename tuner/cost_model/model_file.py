@@ -158,7 +158,7 @@ class CheckedModel:
         return cycles
 
 
-Models = tuple[TrainedModel, ...]  # the one in use; () while none is
+Models = tuple[TrainedModel, ...]  # the model in use; () without one
 
 
 class TrainingOutcome(NamedTuple):

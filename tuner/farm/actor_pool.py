@@ -3,7 +3,7 @@
 An actor keeps all findings that it has received; a job brings the missing ones.  `tuner.farm.supervision` decides on the jobs of lost
 actors.
 
-Messages to actors are jobs, and single items of them to find the one that crashes workers.
+Messages to actors are jobs; or single items of a lost job, to find the item that crashes workers.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class EpochSchedule:
         self._unlimited.add(self.frontier)
 
     def otherwise(self) -> list[EpochResult]:
-        """Repeat the next job in order with the log's answers, and its island's later jobs.  Returns the dropped results of these."""
+        """Repeat the next job in order with the log's answers, and its island's later jobs.  Returns the dropped results of later jobs."""
         epoch, island = self.frontier
         first = self.waiting.pop(self.frontier)
         later = sorted(key for key in self.waiting if key[1] == island)

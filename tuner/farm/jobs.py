@@ -90,7 +90,7 @@ class Job(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Training of model `number`; model `models` is the one that it competes with.
+    """Training of model `number`, which competes with model `models`.
 
     version: number of sets of findings.  rows: training rows from the log (`tuner.cost_model.training_rows.pack_rows`); b''
     before they are read.  prior: initial model of the run, which competes as well.

@@ -4,7 +4,7 @@
 An actor has two work items in its queue, so that it need not wait for the driver between them.  It does them in order.  When it crashes or
 falls silent, the first one is the suspect; the other one is put back without blame.  A suspect is repeated on another actor if there is
 one; it has that actor to itself, and announces every item before it is tried.  If that actor is lost too, the last announced item is run
-alone on another actor, and once more if that one is lost.  If the second one is lost as well, the item is blamed, and the work item is
+alone on another actor, and once more if that actor is lost.  If the second one is lost as well, the item is blamed, and the work item is
 repeated without it.  So an item is blamed only after two actors were lost that ran it alone.  Losses of a whole computer, or of the
 connection to it, are not counted.
 

@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Contents of a folder.  schema: None if no part is readable.  parts: valid parts, ascending.  rows: rows of these.
+    """Contents of a folder.  schema: None if no part is readable.  parts: valid parts, ascending.  rows: rows of the valid parts.
 
     count: entry of `parts.json`.  faults: invalid files by name, then missing parts.
     """

@@ -10,7 +10,7 @@ BOUND_COLUMNS = ("<level", "bound", "over bound", "<by", *_TERMS, "DDR")
 
 
 def bound_rows(levels: Mapping[str, Mapping[str, Any]]) -> list[tuple[object, ...]]:
-    """Rows of `BOUND_COLUMNS` from a summary's levels: bound over the roofline, DDR bytes over those that every program moves."""
+    """Rows of `BOUND_COLUMNS` from a summary's levels: bound / roofline, and DDR bytes / bytes that every program moves."""
     rows = []
     for name, row in levels.items():
         bound = row["bound"]

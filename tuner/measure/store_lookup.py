@@ -31,7 +31,7 @@ NAMED = 12  # hex digits of that name
 
 
 def checked(task: str) -> bool:
-    """Whether a task belongs to those that every run measures again."""
+    """Whether every run measures the task again."""
     return int(task[:8], 16) % AGAIN == 0
 
 

@@ -134,7 +134,7 @@ class SearchContext:
                 self._raw[self.known.key(gene)] = measurement.features
 
     def measure_programs(self, genomes: Sequence[Genome]) -> Asking[list[Individual]]:
-        """Measure programs; returns those that fit."""
+        """Measure programs; returns the programs that fit."""
         expected = map(_logged_prediction, self.expected(genomes))
         measurements = yield [
             Request("program", genome, predicted=cycles, proposal=self.proposal(genome))

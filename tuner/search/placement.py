@@ -1,9 +1,9 @@
 """Placement of a program's segments on cores, from the table's measurements by number of cores.
 
-The input is a cut of the operators (a segmentation, or that of a good program); its segments become a graph of work (`compiler.placement`),
-and list schedules and stages assign cores to each of them.  They propose programs and never judge them, as the segmentations do.
+The input is a cut of the operators: of a segmentation or a good program.  Its segments become a graph of work (`compiler.placement`),
+and list schedules and stages assign cores to each of them.  Like segmentations, they only propose programs; measurements judge.
 
-Segments wait for inputs by flags; barriers between stages were not chosen.
+Segments wait for their inputs by flags; there are no barriers between stages.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Placer:
         staged: Sequence[Genome] = (),
     ) -> list[Genome]:
         """Placed genomes for a level, fastest first by the estimate, without those that `is_known`: from walks, list schedules and
-        `staged`.  None at all if the first one does not gain the configured share over the segmentation on all cores.
+        `staged`.  Empty if the first genome does not gain the configured share over the segmentation on all cores.
 
         A program slower than another by more than the estimate's largest error is not worth a measurement.
         good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
@@ -235,7 +235,7 @@ class Placer:
         return enumerate_states(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
 
     def _measured(self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
-        """Cycles of placed stages.  For stages without parallel segments, the known sum."""
+        """Cycles of placed stages, measured; for a stage without parallel segments its bound, which is exact."""
         keys: list[object] = []
         open_: dict[object, Genome] = {}
         for placed in stages:

@@ -117,7 +117,7 @@ def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
 
 
 def select_hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
-    """Wanted genomes, and those of the others that are expected to be as fast at some level.
+    """Wanted genomes, and other genomes that are expected to be as fast at some level.
 
     With placement, proposals gain so much in the first epochs that changes of older programs would only use up measurements of later,
     better informed epochs.

@@ -91,7 +91,7 @@ def _own_values(config: TuneConfig) -> dict[str, Any]:
 
 
 def should_stop(record: Record, config: TuneConfig, counts: Sequence[int], earlier: Sequence[Record]) -> bool:
-    """Whether Optuna's median pruner stops a trial now: a step is the number of readings, its value the area up to there."""
+    """Whether Optuna's median pruner stops a trial now: a step is the number of readings, its value the area up to this number."""
     study = optuna.create_study(pruner=MedianPruner(n_startup_trials=max(1, config.study.startup)), direction="minimize")
     study.add_trials(to_frozen_trial(other_record, config, counts) for other_record in earlier)
     trial = study.ask()

@@ -173,7 +173,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     op_type, operand_views = node.op_type, [tensor_view for i, tensor_view in enumerate(views) if i != full_index]
     narrow = state.shapes[operand_views[0].tensor][1] < state.shapes[view.tensor][1]
     if op_type == "Div" and full_index == 0 and narrow and _is_root(state, operand_views[0].tensor):
-        # one reciprocal for all channels; that of a root overflows in no type, and is no subnormal number
+        # one reciprocal for all channels; a root's reciprocal overflows in no type, and is no subnormal number
         name = state.name(node, ".reciprocal")
         root = Vector(name, (operand_views[0].tensor,), name, (Step("reciprocal"),))
         op_type, operand_views = "Mul", [View(state.emit(root), operand_views[0].axes)]

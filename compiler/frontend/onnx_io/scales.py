@@ -46,7 +46,7 @@ ZERO_POINT_POSITIONS: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "ConvInteger"): {0: 2, 1: 3},
     ("", "MatMulInteger"): {0: 2, 1: 3},
 }
-"""Operators on integers minus a zero point: input position of integers -> that of their zero point."""
+"""Operators on integers minus a zero point: input position of integers -> input position of their zero point."""
 
 _COLUMNS = 4  # first input with values per column of a product
 
