@@ -69,7 +69,7 @@ STAGES = (
     CompilerStage(
         "order",
         "compiler.schedule.segment_accesses:Footprints.listed",
-        "records -> their order, in which an engine may overtake what waits, segment by segment",
+        "records -> their order, in which engines may overtake waiting records, segment by segment",
     ),
     CompilerStage(
         "stream",
@@ -77,6 +77,6 @@ STAGES = (
         "shares -> flags, issue order and places in the shared memory: one stream per core",
     ),
     CompilerStage("program", "compiler.pipeline:Compiler.link", "streams + memory map -> Program, verified"),
-    CompilerStage("file", "compiler.build:package", "programs of every level and what they take -> containers in an ONNX file"),
+    CompilerStage("file", "compiler.build:package", "programs of every level and their cycles -> containers in an ONNX file"),
 )
 DUMPED = tuple(stage.name for stage in STAGES if stage.dumper)

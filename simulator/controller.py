@@ -86,7 +86,7 @@ class StaticRule:
 
 @dataclass(frozen=True)
 class ThresholdState:
-    """position: on the ladder.  leaning: -1, 0 or 1, the direction of every inference end since cycle `since`."""
+    """position: index on the ladder.  leaning: -1, 0 or 1, the direction of every inference end since cycle `since`."""
 
     variant: int
     position: int = 0

@@ -37,7 +37,7 @@ class HostPort:
 
 
 class HostNodes:
-    """inputs, outputs: of the whole model.  pieces: (inputs, outputs) of every container's node, in the file's order.
+    """inputs, outputs: tensors of the whole model.  pieces: (inputs, outputs) of every container's node, in the file's order.
 
     Raises `BadInputError` if the file is no model, or has another number of containers.
     """

@@ -22,7 +22,7 @@ def frames_of(objective: Objective, frames: int | None = None) -> int:
 
 
 class Pace(NamedTuple):
-    """Latency and throughput.  latency_us: of a run; each of its frames takes as long."""
+    """Latency and throughput.  latency_us: latency of a run, and so of each of its frames."""
 
     latency_us: float
     cycles_per_frame: float

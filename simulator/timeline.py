@@ -206,7 +206,7 @@ def join_timelines(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) 
 class Stalls:
     """Times in which an engine with remaining entries does not work; int64 [k] each, queue by queue in order of time.
 
-    row: waiting entry.  source_engine, source_core: of the SET (FLAG), or of the full queue (QUEUE); else -1.
+    row: waiting entry.  source_engine, source_core: place of the SET (FLAG), or of the full queue (QUEUE); else -1.
     source_row: last work before the SET in its queue; else -1.
     """
 

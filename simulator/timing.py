@@ -150,7 +150,7 @@ class Prepared:
 class Recorded:
     """Times of a run, per core, int64 [instructions] in stream order.
 
-    dispatch: cycle of the dispatch to the queue.  start, end: of the work (MMAD: of its occupation); for a DDR transfer of its data phase;
+    dispatch: cycle of the dispatch to the queue.  start, end: bounds of the work (MMAD: its occupation; DDR transfer: its data phase);
     for SET the cycle in which it leaves the queue and takes effect (at its own core); for WAIT the cycles in which it is at the head and
     passes.
     """

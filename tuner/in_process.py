@@ -60,7 +60,7 @@ class SearchResult:
     """Result of a search.  target_graph: in the search's order.  best, baselines: see `SearchEnd`.
 
     knowledge: results of all segments that its islands know.  log_rows, task_rows: same rows as in `RUN/log` and `RUN/tasks`.
-    timed: timed by a target other than the NPU.
+    timed: whether a target other than the NPU timed.
     """
 
     target_graph: TargetGraph
@@ -86,7 +86,7 @@ class SearchResult:
     def baseline_cycles(self) -> dict[str, int]:
         """Level -> cycles of the best program of single operators, in the search's order or the file's, as a summary has them.
 
-        Where another target timed, its cycles of the first.
+        If another target timed, its cycles of the first of both.
         """
         if self.timed:
             return {level: int(baseline.cycles[i]) for i, (level, baseline) in enumerate(zip(self.levels, self.baselines, strict=True))}
@@ -107,7 +107,7 @@ class SearchResult:
 
     @cached_property
     def robust(self) -> Plan | None:
-        """Plan of the program that loses least at the level where it loses most; None where none fits every level."""
+        """Plan of the program with the smallest largest loss over the levels; None if no program fits every level."""
         return robust_plan(self.log, self.task_rows, self.levels)
 
     @property

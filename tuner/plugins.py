@@ -24,9 +24,9 @@ from tuner.platform.module_path import module_folders
 
 @dataclass(frozen=True)
 class PluginKind:
-    """Kind.  name: for messages.  group: of entry points.  option: that names a plug-in.  built_in: name -> `module:name` of built-in ones.
+    """Kind of plug-ins.  name: text for messages.  group: entry-point group.  option: command option.  built_in: name -> `module:name`.
 
-    expected: the Protocol, for messages.  needs: names that it must have.  a class: whether it must be one.  also: other accepted names.
+    expected: name of the Protocol, for messages.  needs: required attributes.  a_class: whether it must be a class.  also: further names.
     """
 
     name: str

@@ -32,8 +32,9 @@ class BudgetUse(_Part):
 class MeasurementsUse(_Part):
     """Measurements in readings: task x level x repeat.
 
-    search: of all tasks with rows.  canary: of the untuned program, on one board.  finals: of the finals.  set_aside: readings reserved for
-    the finals before the search began, if the budget is in readings.  asked: all of them.  paid: those that were not in the store.
+    search: readings of all tasks with rows.  canary: readings of the untuned program, on one board.  finals: readings of the finals.
+    set_aside: readings reserved for the finals before the search began, if the budget is in readings.
+    asked: all readings.  paid: readings that were not in the store.
     """
 
     search: int
@@ -148,9 +149,9 @@ class DisplacedSummary(_Part):
 class RobustSummary(_Part):
     """Program with the smallest largest loss over the levels.
 
-    plan: digest of plans/robust.json.  By level: cycles.  loss: relative to the fewest cycles of any candidate.  own_plan, own_cycles: of
-    the level's champion, plans/own/<level>.json.  one_level_cycles: of the champion of the lightest level, `one_level`, null if it does not
-    fit.
+    plan: digest of plans/robust.json.  By level: cycles.  loss: relative to the fewest cycles of any candidate.  own_plan, own_cycles: the
+    level's champion, plans/own/<level>.json.  one_level_cycles: cycles of the champion of `one_level`, the lightest level; null if it does
+    not fit.
     not_judged: reason why there was no out-of-sample timing, or null.
     displaced: variants that therefore do not ship.  pays: whether variants pay.  says: reason, as a sentence.
     """
@@ -198,11 +199,11 @@ class BoundSummary(_Part):
 class LevelSummary(_Part):
     """Variant that ships at one contention level.
 
-    cycles, latency_us: of a run with all its frames.  cycles_per_frame, frames_per_s: the same as throughput.
+    cycles, latency_us: duration of a run with all its frames.  cycles_per_frame, frames_per_s: the same as throughput.
     ddr: share and grant of the level.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
     program_bound_cycles, roofline_cycles: lower bounds of the program and of the model at this level; `bound` is tighter.
     balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
-    baseline_layerwise_cycles: of plans/baseline.json at this level; for levels that grant other memory and cores than the first level, of
+    baseline_layerwise_cycles: cycles of plans/baseline.json at this level; for levels with another grant than the first level, cycles of
     plans/baseline.<level>.json, named by the first level with the same grant.
     variant_cycles: level -> cycles of that level's variant at this level; null if it does not fit the grant.
     max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax, of the tensor that is nearest to its limit; null

@@ -33,8 +33,8 @@ SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 
 class Cost(NamedTuple):
     """Parameters of a core for a data type, for kernels: halves of L0 in blocks, `Fractal`, cycles, and bytes per cycle, 0 without a path.
 
-    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  Prefixes of paths: a, b: to L0A and L0B.  out: from L0C, to L1 if `direct`,
-    else to UB.  in: from L1 to UB.  back: from UB to L1.
+    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  Prefixes of paths: a, b: L1 to L0A, L1 to L0B.  out: L0C to L1 if `direct`,
+    else L0C to UB.  in: L1 to UB.  back: UB to L1.
     """
 
     half_a: int

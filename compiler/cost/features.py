@@ -114,9 +114,9 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
     """
     plan, groups, together, cores = segment.plan, strip.target_graph.images, strip.target_graph.together, segment.outline.dealt
     images = groups * together
-    traffic = _laid(strip, plan.shared, plan.staged)
-    pairs = zip(traffic.standings, plan.tilings, strict=True)
-    operator_rows = [_of_operator(standing, tiling, groups, together, cores) for standing, tiling in pairs]
+    traffic = _segment_bytes(strip, plan.shared, plan.staged)
+    pairs = zip(traffic.contexts, plan.tilings, strict=True)
+    operator_rows = [_of_operator(context, tiling, groups, together, cores) for context, tiling in pairs]
     out: list[float] = np.array(operator_rows).sum(0).tolist()
     out[_AT["store_bytes"]] = float(traffic.stored[False] * BLOCK_BYTES * images)
     out[_AT["shared_write_bytes"]] = float(traffic.stored[True] * BLOCK_BYTES * images)
@@ -155,7 +155,7 @@ class _OpContext(NamedTuple):
     """Inputs of an operator's features that come from its model and its segment.
 
     reads: per operand, whether it is in L1, and whether the segment computes it there.  shared: per operand, whether it is in the shared
-    memory instead of DDR.  staged: whether its weights are.  strips: see `TargetGraph`.
+    memory instead of DDR.  staged: whether its weights are in the shared memory.  strips: see `TargetGraph`.
     """
 
     kind: CostClass
@@ -172,66 +172,66 @@ class _OpContext(NamedTuple):
 
 
 class _SegmentBytes(NamedTuple):
-    """Traffic of a segment that does not depend on tilings: its operators, blocks stored per image (DDR, shared memory), and its loads.
+    """Traffic of a segment that does not depend on tilings: contexts of its operators, blocks stored per image (DDR, shared memory), loads.
 
     A load has a number of blocks, and whether it comes from the shared memory.
     """
 
-    standings: tuple[_OpContext, ...]
+    contexts: tuple[_OpContext, ...]
     stored: tuple[int, int]
     loaded: tuple[tuple[int, bool], ...]
 
 
 @lru_cache(maxsize=4096)
-def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _SegmentBytes:
+def _segment_bytes(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _SegmentBytes:
     target_graph, blocks = strip
-    standings, stored = [], [0, 0]
+    contexts, stored = [], [0, 0]
     in_shared = [storage.name in shared for storage in target_graph.storages]
     for k, spec in enumerate(target_graph.operators[blocks.start : blocks.stop]):
         heights = tuple(blocks.heights[k].items())
         shares = tuple([in_shared[read.storage] for read in spec.reads])
-        standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, target_graph.strips
-        standings.append(_OpContext(cost_class_of(target_graph, spec), heights, *standing))
+        place = blocks.inside[k], strip.residence(k), shares, spec.name in staged, target_graph.strips
+        contexts.append(_OpContext(cost_class_of(target_graph, spec), heights, *place))
         stored[in_shared[spec.y.storage]] += stored_blocks(target_graph, blocks, k)
     loaded = [(loaded_blocks(target_graph, blocks, load), in_shared[load.storage]) for load in blocks.loads]
-    return _SegmentBytes(tuple(standings), (stored[0], stored[1]), tuple(loaded))
+    return _SegmentBytes(tuple(contexts), (stored[0], stored[1]), tuple(loaded))
 
 
 @lru_cache(maxsize=1 << 14)
-def _of_operator(standing: _OpContext, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
+def _of_operator(context: _OpContext, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
     """Features of one operator, float64 [len(FEATURES)]; cached, because segments of a search share many operators.
 
     groups: number of groups of `together` images.
     """
     features = np.zeros(len(FEATURES))
-    kind, machine = standing.kind, standing.kind.target_graph.machine
+    kind, machine = context.kind, context.kind.target_graph.machine
     # computed for a single core; a core's share of the segment follows later
     read_rate = ddr_rates(machine, cores)[0] / cores
     if isinstance(tiling, ConvTiling):
-        features[_OF_PRODUCT] = _product(standing, tiling, groups, together, cores, read_rate)
+        features[_OF_PRODUCT] = _product(context, tiling, groups, together, cores, read_rate)
     else:
-        features[_OF_VECTOR] = _vector(standing, tiling, groups * together, read_rate)
-    features[_STAGES] = stage_features(kind, standing.heights, standing.on_chip, standing.inside, tiling, groups * together, together)
+        features[_OF_VECTOR] = _vector(context, tiling, groups * together, read_rate)
+    features[_STAGES] = stage_features(kind, context.heights, context.on_chip, context.inside, tiling, groups * together, together)
     features.flags.writeable = False
     return features
 
 
 def operator_cycles(strip: StripBlocks, index: int, tiling: Tiling) -> float:
     """Cycles of the busiest engine that operator `index` of a segment needs for all blocks of an image, without transfers."""
-    features = _of_operator(_laid(strip).standings[index], tiling, 1, 1, 1)
+    features = _of_operator(_segment_bytes(strip).contexts[index], tiling, 1, 1, 1)
     return float(max(features[_BUSY_OF_ONE]))
 
 
 def _product(
-    standing: _OpContext, tiling: ConvTiling, groups: int, together: int, cores: int, read_rate: float
+    context: _OpContext, tiling: ConvTiling, groups: int, together: int, cores: int, read_rate: float
 ) -> NDArray[np.float64]:  # fmt: skip
-    product, residual_in, right_in = product_of(standing.kind.spec), -1, -1
-    if len(standing.reads) > 1:
-        second = int(Memory.L1 if standing.reads[1][0] else Memory.SHARED if standing.shared[1] else Memory.DDR)
+    product, residual_in, right_in = product_of(context.kind.spec), -1, -1
+    if len(context.reads) > 1:
+        second = int(Memory.L1 if context.reads[1][0] else Memory.SHARED if context.shared[1] else Memory.DDR)
         residual_in = second if product is not None and product.residual is not None else -1
         right_in = second if product is not None and product.right is not None else -1
-    where = ProductStanding(standing.inside, residual_in, right_in, standing.staged, cores, standing.strips, groups, together, read_rate)
-    return product_features(standing.kind, tiling, standing.heights, where)
+    where = ProductStanding(context.inside, residual_in, right_in, context.staged, cores, context.strips, groups, together, read_rate)
+    return product_features(context.kind, tiling, context.heights, where)
 
 
 def _tiles(spec: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
@@ -245,9 +245,9 @@ def _tiles(spec: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple
     return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
 
 
-def _vector(standing: _OpContext, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
+def _vector(context: _OpContext, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """Features of an operator on VECTOR, [len(_OF_VECTOR)]."""
-    target_graph, spec, rows = standing.kind.target_graph, standing.kind.spec, standing.heights
+    target_graph, spec, rows = context.kind.target_graph, context.kind.spec, context.heights
     cost, cycles = (
         cost_of(target_graph.machine, int(target_graph.type_of(spec.y)), False),
         cost_tables(target_graph.machine).vector_cycles.tolist(),
@@ -262,12 +262,12 @@ def _vector(standing: _OpContext, tiling: VectorTiling, images: int, read_rate: 
     )
     calls, reads = work.calls, work.reads
     vector = work.repeats + calls * cost.vector_startup
-    near = [blocks for blocks, (in_l1, _) in zip(reads, standing.reads, strict=True) if in_l1]
-    far = zip(reads, standing.reads, standing.shared, strict=True)
+    near = [blocks for blocks, (in_l1, _) in zip(reads, context.reads, strict=True) if in_l1]
+    far = zip(reads, context.reads, context.shared, strict=True)
     shared = sum([blocks for blocks, (in_l1, _), in_shared in far if in_shared and not in_l1], 0.0) * BLOCK_BYTES
     load = (sum(reads) - sum(near)) * BLOCK_BYTES - shared
     mte1 = closed_form.path_cycles(sum(near, 0.0) * BLOCK_BYTES, cost.in_rate, len(near) * tiles, cost.in_startup)
-    mte3 = closed_form.path_cycles(size * BLOCK_BYTES, cost.back_rate, tiles, cost.back_startup) if standing.inside else 0.0
+    mte3 = closed_form.path_cycles(size * BLOCK_BYTES, cost.back_rate, tiles, cost.back_startup) if context.inside else 0.0
     serial = closed_form.serial_cycles(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
     return mte1, vector, mte3, load, shared, instructions, tiles, high / spec.out_h, *serial

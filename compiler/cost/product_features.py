@@ -98,6 +98,7 @@ def product_features(kind: CostClass, tiling: ConvTiling, heights: Heights, stan
 def _add_up(
     cost: Cost, product: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding, expanded: ExpansionCost
 ) -> NDArray[np.float64]:
+    """Features of a product, summed over block heights: heights, int64 [n, 2], has (rows, number of blocks)."""
     inside, residual_in, right_in, staged, cores, strips, groups_of_images, together, read_rate = standing
     images = groups_of_images * together
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes

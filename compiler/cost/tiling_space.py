@@ -233,7 +233,7 @@ def block_cycles(
 
 @njit(cache=True)
 def side_by_side(shape: Shape, cost: Cost, cube: int, moves: int, products: int, fill: int, fix: int, drain: int) -> int:
-    """Estimate for all chunks.  cube, moves, products, fix: of one chunk."""
+    """Estimate for all chunks.  cube, moves, products, fix: estimates for one chunk."""
     # partial sums that fill L0C leave no second slot: every chunk of n drains before the next one starts
     stalls = drain * (shape.chunks_n if shape.chunks_k > 1 else 1)
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency

@@ -44,7 +44,7 @@ def check_frames(model: ModelProto, frames: int) -> None:
 
 
 def add_frames(part: Partition, frames: int) -> Partition:
-    """Partition with `frames` frames.  part: of one frame.
+    """Partition with `frames` frames.  part: partition of one frame.
 
     Raises `BadInputError` where a tensor has no axis for frames, or an output depends on no input.
     """

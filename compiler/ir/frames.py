@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 
 
 def with_frames(graph: Graph, frames: int) -> Graph:
-    """Graph of `frames` frames.  graph: of one frame.  The host stacks the frames along the first axis.
+    """Graph of `frames` frames.  graph: graph of one frame.  The host stacks the frames along the first axis.
 
     Raises `BadInputError` for a graph of several images: frames and images could not be told apart.
     """

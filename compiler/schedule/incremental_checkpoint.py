@@ -29,7 +29,7 @@ class Borders(NamedTuple):
     """Borders of the previous program in order; the arrays have room for twice as many as a program has.
 
     positions: int64 [room, 3]: part behind the border, its first instruction, its offset in `past`.  past: `Intervals` of every core.
-    numbers, ring, pieces: of `CoreStates`, [room, cores, ..].
+    numbers, ring, pieces: as in `CoreStates`, for each border: [room, cores, ..].
     used: int64 [3]: number of borders, used length of `past`, 1 if `past` was too short.
     following: int32 [room, 6], only for copied borders (`copy_tail_borders`): next instruction of every queue of the first core, or -1.
     """
@@ -99,7 +99,7 @@ def save_border(borders: Borders, states: CoreStates, part: int, first: int) -> 
 def copy_tail_borders(borders: Borders, later: Borders, part: int, part_offset: int, states: CoreStates, rows: RecordRows) -> None:
     """Copy the borders from before a part to the end, of a program on one core, into `later`.  part_offset: increase of part numbers.
 
-    states, rows: at the end of the program.
+    states, rows: state at the end of the program.
     """
     borders, later, states, rows = by_reference(borders), by_reference(later), by_reference(states), by_reference(rows)
     later.used[COUNT] = later.used[USED] = 0

@@ -29,10 +29,10 @@ class Schedule:
     stream: uint8, engine of every row; core c begins at row stream_start[c].  lengths: rows of every core's stream.  The WAITs of an
     instruction stand right before it, its SETs right behind it.
 
-    The first `reused_count` instructions are those of the previous schedule; the next `taken` ones were adopted from it.  Of the reused
-    ones, those of queue e of core c from changed[c * 6 + e] (int64) on may have other SETs.  same_rows: unchanged rows at the beginning of
-    each stream, its end counted as one.  same_end: unchanged rows at its end.
-    same_parts: from this part on numbers and edges are those of the previous schedule; the number of parts if there are none.
+    The first `reused_count` instructions are those of the previous schedule; the next `taken` ones were adopted from it.  In queue e of
+    core c, reused instructions from number changed[c * 6 + e] (int64) on may have other SETs.  same_rows: unchanged rows at the start of
+    each stream; the stream's end counts as a row.  same_end: unchanged rows at its end.
+    same_parts: first part of the end with unchanged numbers and edges; the number of parts if there is no such end.
     """
 
     parts: Ints

@@ -30,7 +30,7 @@ class Nest:
 
     g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
     lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
-    steps: computations of VECTOR, one after the other on the same tile.  fractal: of a product, None of VECTOR.  l0: where its tiles stay.
+    steps: computations of VECTOR, one after the other on the same tile.  fractal: None on VECTOR.  l0: tiles that stay in L0.
     cut: where IM2COL ends along k (`ir.im2col`).  needed: which blocks of weights a product multiplies (`target.zero_blocks`).
     """
 

@@ -34,7 +34,7 @@ class Panels(NamedTuple):
     panels: number of panels, so of MMADs and of loads of L0B.  steps: their steps along k and n.  blocks: multiplied blocks, n1 x k.
     The other fields are pairs (count, `of_` blocks) for the cases of `count_loads`.  tiles: IM2COLs of all tiles with panels, and their
     blocks of k.  changes: the same without tiles that follow a tile of the same k.  distinct: the same with each k of a chunk once.
-    single: panels and blocks of rows of tiles with a single tile along k.  only: of chunks with a single tile.
+    single: panels and blocks of rows of tiles with a single tile along k.  only: the same of chunks with a single tile.
     """
 
     panels: int

@@ -17,9 +17,9 @@ runs (contiguous ranges in DDR), and at least the bytes that the pins could move
 |---------------------|--------------------------------------------------------------------------------------------------------|
 | L                   | rounded up to the path's granule; runs that touch are one                                              |
 | bytes of its bursts | L rounded up to whole bursts where the stride keeps runs aligned to them, else the mean, L + burst - 32     |
-| rows                | the mean over where it may begin, 1 + (L - 32) / page; at a stride below a page 1 + (span - 32) / page of all |
+| rows                | the mean over all positions in a page, 1 + (L - 32) / page; at a stride below a page 1 + (span - 32) / page of all |
 
-Of addresses only their differences count.  An effective rate has `activate_bytes` 0 and bursts of 32: granules alone are left.
+Only differences of addresses count.  An effective rate has `activate_bytes` 0 and bursts of 32: granules alone are left.
 
 MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the matrix unit:
 

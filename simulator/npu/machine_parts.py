@@ -191,7 +191,7 @@ MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
 class VectorUnit(Spec):
     """Vector unit.  Cycles are per `width_bytes`, by class of primitive; a repeat of 8 blocks takes them for each such part of it.
 
-    lookup_cycles: of a look-up in a table of 256 (VLUT).  ordered_cycles: of adding the lanes of blocks in order (VLANE_ADD).  None: the
+    lookup_cycles: look-up in a table of 256 entries (VLUT).  ordered_cycles: sum of a block's lanes in order (VLANE_ADD).  None: the
     unit has no such primitive.
     """
 
@@ -267,7 +267,7 @@ class SharedMemory(Spec):
     """Software-managed on-chip memory between DDR and all cores: only instructions fill it.
 
     Its port is separate from that of DDR.  bytes_per_cycle: rate of the port, divided equally among the cores; a path is limited by that
-    part and by its own rate.  latency_cycles: of every transfer, besides the start-up of its path.
+    part and by its own rate.  latency_cycles: latency of every transfer, besides the start-up of its path.
     """
 
     bytes: Annotated[int, Field(ge=SHARED_LEAST_BYTES, le=1 << 30, multiple_of=BLOCK_BYTES)]  # a piece of weights or planes is a transfer
@@ -327,7 +327,7 @@ class Sizes(Spec):
 class Host(Spec):
     """Processor that drives the NPU and runs the host nodes on one thread.  No cycles of a program depend on it.
 
-    macs_per_s: in float32.  bytes_per_s: of values read or written.  launch_us: from the call to the first instruction.
+    macs_per_s: float32 MACs.  bytes_per_s: bytes of values read or written.  launch_us: time from the call to the first instruction.
     The defaults are a server core: 2.5 GHz with 16 float32 multiply-adds per cycle (two 256-bit units: Haswell and later), some 10 GB/s of
     a memory that other threads use as well (STREAM on one thread gives 10 to 15), and 20 us for a driver's call (assumption; kernel
     launches on GPUs take 5 to 10 us, and a call of a whole model more).

@@ -14,7 +14,7 @@ from simulator.npu.program import Code
 
 
 class SharedTraffic(NamedTuple):
-    """Traffic of the shared memory.  read_bytes: from it to a core or to DDR.  write_bytes: to it."""
+    """Traffic of the shared memory.  read_bytes: bytes from shared memory to a core or to DDR.  write_bytes: bytes to shared memory."""
 
     read_bytes: int
     write_bytes: int

@@ -48,7 +48,7 @@ def make_record(
 
 
 def flag(op: Op, engine: Engine, peer: Engine, core: int = 0, number: int = 0) -> Code:
-    """Instruction SET or WAIT.  core: of the peer engine."""
+    """Instruction SET or WAIT.  core: core of the peer engine."""
     return make_record(op, engine, parameters=(core, peer, number))
 
 

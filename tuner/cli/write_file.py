@@ -22,7 +22,7 @@ from tuner.summary import TensorSummary
 
 
 class CompiledReport(NamedTuple):
-    """Compiled model with its report.  values: as JSON.  lines: text on the work of NPU and host."""
+    """Compiled model with its report.  values: report as JSON.  lines: text on the work of NPU and host."""
 
     compiled: Compiled
     values: dict[str, Any]

@@ -188,7 +188,7 @@ def cycles_read(
 ) -> dict[str, int]:
     """Cycles of a plan of the model as read on the board, by level, if all of it ran there: a sum over subgraphs.
 
-    chosen: of every search a finalist, or a baseline.
+    chosen: per search, the plan of a finalist or of the baseline.
     """
     out = {}
     for level in levels:

@@ -32,7 +32,7 @@ from tuner.search.population import Individual
 
 @dataclass(frozen=True)
 class Deadline:
-    """at_s: on the clock's `monotonic_s`."""
+    """Deadline.  at_s: time by the clock's `monotonic_s`."""
 
     clock: Clock
     at_s: float

@@ -46,7 +46,7 @@ LOST_MAX = 16  # most actors that one work item may lose without a blamed item
 class _TrackedWork:
     """Work item without a result yet.
 
-    announces: from now on.  tried: last announced item of an actor that was lost.
+    announces: whether its items are announced from now on.  tried: last announced item of an actor that was lost.
     item: item to be run alone first.  isolated_losses: actors lost while they ran it alone.
     lost: actors lost without a blamed item.  shunned: slot of the last one.  copies: actors that have it.
     """

@@ -121,7 +121,7 @@ def _log_digest(run: RunEntry) -> str:
 def open_warm_start(
     paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
-    """Warm start of a search; None without one.  said: from `sources`.  elites: programs per level taken from one run.
+    """Warm start of a search; None without one.  said: text from `sources`.  elites: programs per level taken from one run.
 
     Raises `BadInputError` if the earlier runs have changed since the new run began.
     """

@@ -37,7 +37,7 @@ class PartMark(NamedTuple):
 
 
 class PartFile(NamedTuple):
-    """Content of a part.  schema: of all columns.  table: requested columns."""
+    """Content of a part.  schema: schema of all columns.  table: requested columns."""
 
     mark: PartMark
     rows: int

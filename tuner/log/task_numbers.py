@@ -39,7 +39,7 @@ def count(ranges: Ranges) -> int:
 
 
 class TaskNumbers:
-    """Numbers.  published: int64, ascending, numbers of tasks with rows of earlier sessions.  seqs, tasks: those columns of the rows."""
+    """Numbers.  published: int64, ascending, of tasks with rows of earlier sessions.  seqs, tasks: columns `seq` and `task` of the rows."""
 
     def __init__(self, seqs: pa.ChunkedArray, tasks: pa.ChunkedArray) -> None:
         self.published, first = np.unique(seqs.to_numpy(), return_index=True)

@@ -14,9 +14,9 @@ class BudgetExhausted(Exception):
 
 
 class Limit(NamedTuple):
-    """Limit.  programs, readings: that may be measured; None: no limit; requests begun below the limit are finished.
+    """Limit of measurements.  programs, readings: largest numbers; None: no limit.  Requests begun below the limit are finished.
 
-    deadline: on `time.monotonic` of this process.  cost: measurement -> its readings.
+    deadline: time by `time.monotonic` of this process.  cost: measurement -> its number of readings.
     """
 
     programs: int | None = None
@@ -26,7 +26,7 @@ class Limit(NamedTuple):
 
 
 class Listener(Protocol):
-    """Hears of every measurement, in the order of the requests."""
+    """Receiver of every measurement, in the order of the requests."""
 
     def heard(self, request: Request, measurement: Measurement) -> None: ...
 
@@ -34,7 +34,7 @@ class Listener(Protocol):
 class MeasureBudget:
     """Sends requests to a measurer within the limit, and passes each measurement to the listeners.
 
-    programs: tasks of programs so far.  readings: of all tasks.  A task counts once, even if different genes have the same plan.
+    programs: measured tasks of programs.  readings: readings of all tasks.  A task counts once, even if different genes have the same plan.
     """
 
     def __init__(self, measurer: Measurer, listeners: Sequence[Listener] = (), limit: Limit = Limit()) -> None:  # noqa: B008
@@ -44,7 +44,7 @@ class MeasureBudget:
         self._counted: set[str] = set()
 
     def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
-        """One measurement of each, in their order.  Raises `BudgetExhausted`."""
+        """One measurement per request, in the same order.  Raises `BudgetExhausted`."""
         measurements: list[Measurement] = []
         while True:
             if self._spent():

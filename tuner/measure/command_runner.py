@@ -32,7 +32,7 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass
 class CommandRunner:
-    """Runner of a command.  words: words of the command.  timeout_s: for one call.  grants: whether it supports grants."""
+    """Runner of a command.  words: words of the command.  timeout_s: limit of one call.  grants: whether it supports grants."""
 
     words: tuple[str, ...]
     timeout_s: float = 10.0

@@ -36,9 +36,9 @@ class ProgramTimes(NamedTuple):
 
 
 class Timer:
-    """Times one program after the other, each from where it differs from the last.
+    """Times of one program after the other, each computed from its first difference to the last program.
 
-    resuming: False times each from its beginning.
+    resuming: False: every program is timed from its beginning.
     """
 
     def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
@@ -68,7 +68,7 @@ class Timer:
         return self._compiler.schedule(parts, self._synchroniser)
 
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
-        """Times of the last schedule.  schedule: of the parts that were scheduled last; each may be simulated once."""
+        """Times of the last schedule.  schedule: result of the last `scheduled`; it may be simulated only once."""
         footprints = [part.lowered.footprint for part in self._parts]
         program, words, rows, alike = self._preparer.entries(schedule)
         cores = len(schedule.lengths)
@@ -107,7 +107,7 @@ def _of_level(busy: Ints, times: Times) -> ProgramTimes:
 
 
 class Timers:
-    """A few of them, as if it were one."""
+    """Several timers with the interface of a single timer."""
 
     def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
@@ -121,7 +121,7 @@ class Timers:
         return times
 
     def chosen(self, parts: list[ScheduledShare]) -> Timer:
-        """The one that times a program."""
+        """Timer for a program; it becomes the most recently used timer."""
         timer = self._of(parts)
         if timer in self._timers:
             self._timers.remove(timer)

@@ -1,4 +1,4 @@
-"""The one wire between search, farm, runner and log: a request, and the measurement that came of it."""
+"""The one wire between search, farm, runner and log: a request, and its measurement."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Encoded(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Result of a reading.  cycles: of the machine's clock, above 0, if the status is ok; else `error` has the reason, in one line.
+    """Result of a reading.  cycles: cycles of the machine's clock, above 0, if the status is ok; else `error` has the reason, in one line.
 
     crash: it did not end normally.  timeout: it took too long.  invalid: it ended, but its output is impossible.
     """

@@ -24,8 +24,8 @@ _TARGET = "target "
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """Runner by name, see `find_runner`.  repeats: readings per program and level.  tries: tries of each.  timeout_s: of a command, per
-    try.
+    """Runner by name, see `find_runner`.  repeats: readings per program and level.  tries: tries of each.  timeout_s: limit of a command,
+    per try.
 
     canary: readings of one look at it.
     """

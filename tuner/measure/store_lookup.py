@@ -27,7 +27,7 @@ from tuner.store.pack_store import STORED
 AGAIN = 100  # one of AGAIN results is measured again
 NOISE = 0.1  # relative difference allowed between two readings of a runner
 WORKER = "store/"  # prefix of the log's column `worker`, before the beginning of the pack's name
-NAMED = 12  # hex digits of that name
+NAMED = 12  # hex digits of the pack's name in the column `worker`
 
 
 def checked(task: str) -> bool:
@@ -36,7 +36,7 @@ def checked(task: str) -> bool:
 
 
 class Hit(NamedTuple):
-    """values: int64 [levels, len(RESULTS)], of the caller's own.  pack: its name."""
+    """Stored result.  values: int64 [levels, len(RESULTS)], a copy.  pack: name of the pack."""
 
     values: NDArray[np.int64]
     pack: str

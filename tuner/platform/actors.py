@@ -71,7 +71,7 @@ Event = Built | Lost | JobProgress | Announced | Done | Raised
 
 
 class Message(NamedTuple):
-    """Message to an actor.  job: number of the job.  packed: the job and its data.  shared: from `Actors.share`, resolved for the actor.
+    """Message to an actor.  job: number of the job.  packed: the job and its data.  shared: results of `Actors.share`, resolved.
 
     announces: whether every item is announced before it is tried.
     """

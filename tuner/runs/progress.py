@@ -33,7 +33,7 @@ class RunProgress:
     best: level -> cycles of the best program so far.  first: level -> cycles of the first program.  last_row: time of the newest row, or
     None.
     lost: published rows that are missing now.
-    readings: of all tasks, without canary and finals.  of: budget in programs, of_readings: in readings; None for another kind of budget.
+    readings: number, without canary and finals.  of: budget in programs, of_readings: budget in readings; None for another kind of budget.
     left_s: remaining time at the pace of the last programs; None if unknown.
     boards: boards with measurements.  drifted: number of flagged rows.
     """

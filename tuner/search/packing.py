@@ -45,7 +45,7 @@ def unpack_genomes(column: pa.ListArray) -> list[Genome]:
 
 
 def unpack_genome(column: pa.ListArray, row: int) -> Genome:
-    """One of them."""
+    """Unpack a single genome."""
     values = column[row].values.to_numpy().tolist()
     return tuple(_genes(values, 0, len(values)))
 

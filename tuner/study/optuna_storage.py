@@ -22,7 +22,7 @@ JOURNAL = "journal.log"
 
 
 class StudyStorage:
-    """Optuna's copy of a study.  url: of the user's database; None: a new journal in `folder`, since a killed driver may have torn the old.
+    """Optuna's copy of a study.  url: the user's database; None: a new journal in `folder`, since a killed driver may have torn the old.
 
     Raises `BadInputError` for a database that cannot be opened.
     """

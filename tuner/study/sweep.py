@@ -93,7 +93,7 @@ class SweepIdentity(Identity):
 
 
 class SweepCell(NamedTuple):
-    """Run of a sweep.  name: of its folder."""
+    """Run of a sweep.  name: name of its folder."""
 
     name: str
     model: Path

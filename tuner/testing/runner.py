@@ -16,7 +16,7 @@ class RunnerContract:
     tries = 3
 
     def runner(self) -> Runner:
-        """The one that is tried."""
+        """Construct the runner under test."""
         raise NotImplementedError
 
     @cached_property

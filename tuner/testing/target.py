@@ -24,7 +24,7 @@ class TargetContract:
     machine = "edge"
 
     def target(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> Target:
-        """A new one."""
+        """Construct a new target."""
         raise NotImplementedError
 
     @cached_property

@@ -43,7 +43,7 @@ class TensorComparison:
 
     exact: whether no value may differ.  step: one step of its integers, in the unit of `error`; 0 if not quantised.  differing: number of
     different values among `count`.  quantised: whether rounding in a quantised model may change its integers.  whose: the reference.
-    shapes: of the tensor and the reference, if different; then no value is compared.
+    shapes: shapes of the tensor and the reference, if different; then no value is compared.
     """
 
     error: float
@@ -101,7 +101,7 @@ class CountedOutput:
 
 @dataclass(frozen=True)
 class Values:
-    """Values of one level.  outputs: of the NPU and of the host nodes after it.  Every name is in `compared` or in `counted`.
+    """Values of one level.  outputs: outputs of the NPU and of the host nodes after it.  Every name is in `compared` or in `counted`.
 
     beyond: if values are not finite, the first tensor outside the range of the data type, if any.
     """

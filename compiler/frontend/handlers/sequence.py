@@ -32,7 +32,7 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     """Convolution that sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
 
     The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
-    the image).  rank: of the result, where the input has fewer axes; `axis` is counted with it.
+    the image).  rank: axes of the result if the input has fewer; `axis` is counted with this number.
     """
     view = state.view(node, index).of_rank(rank)
     n, c, h, w = state.shapes[view.tensor]

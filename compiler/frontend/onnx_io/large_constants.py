@@ -51,7 +51,7 @@ class ModelWithoutWeights(NamedTuple):
 
 
 def large_constants(large: Mapping[str, TensorProto], data: ExternalData = NO_DATA) -> dict[str, LargeConstant]:
-    """Constants that `detach` removed, for repeated access.  data: of a hollow model."""
+    """Constants that `detach` removed, for repeated access.  data: weights of a hollow model."""
     raw = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
     return {name: LargeConstant(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}
 

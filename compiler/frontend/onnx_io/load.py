@@ -366,7 +366,7 @@ def _drop_initialisers_from_inputs(model: ModelProto) -> None:
 
 
 def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: Collection[str], model_bytes: int) -> None:
-    """Set all input dimensions, in place.  shapes: of inputs, or sizes of named dimensions; equal names have equal sizes."""
+    """Set all input dimensions, in place.  shapes: shapes of inputs, or sizes of named dimensions; equal names have equal sizes."""
     inputs = {port.name: port for port in model.graph.input if port.name not in constants}
     dim_names = dict.fromkeys(dim.dim_param for port in inputs.values() for dim in _dims(port) if dim.dim_param)
     sizes: dict[str, int] = {}

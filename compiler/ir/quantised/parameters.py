@@ -19,7 +19,7 @@ SUMS = np.dtype(np.int32)  # type of accumulators and biases
 
 @dataclass(frozen=True, eq=False)
 class Quantisation:
-    """Quantisation of a tensor.  scale: float32 [1], or [channels] along `axis`.  zero_point: as many, in the type of the tensor."""
+    """Quantisation of a tensor.  scale: float32 [1], or [channels] along `axis`.  zero_point: one per scale, in the type of the tensor."""
 
     scale: Floats
     zero_point: Integers
@@ -31,7 +31,7 @@ class Quantisation:
     ) -> Quantisation:
         """Quantisation from a model's values, for a tensor of that type and shape; a zero point of None is 0.
 
-        axis: of several scales; negative counts from the end.  where: name of the tensor in errors.  Raises BadInputError.
+        axis: axis of several scales; negative: counted from the end.  where: name of the tensor in errors.  Raises BadInputError.
         """
         kind, prefix = np.dtype(dtype), f"{where}: " if where else ""
         if kind not in (*STORED, SUMS):

@@ -8,8 +8,8 @@ from tuner.zoo.builders.net import Net, Tensor
 
 
 def nasnet_mobile(size: int = 224, filters: int = 44, repeats: int = 4, classes: int = 1000) -> ModelProto:
-    """Build it.  size: pixels per side.  filters: of the first cells, a multiple of 4; the last cells have 24 times as many.  repeats:
-    cells per size."""
+    """Build the network.  size: pixels per side.  filters: filters of the first cells, a multiple of 4; the last cells have 24 times as
+    many.  repeats: cells per size."""
     net = Net("nasnet_mobile")
     stem = net.batch_norm(net.conv(net.input("image", (1, 3, size, size)), 32, 3, 2, 0))
     before, x = stem, _reduction(net, _squeeze(net, stem, filters // 4), stem, filters // 4)
