@@ -21,9 +21,9 @@ app = new_app()
 @app.command()
 def audit(
     run: options.RunFolder,
-    seeds: Annotated[int, typer.Option(metavar="K", min=0, help="Short searches with other seeds, at most; 0: none.")] = 3,
+    seeds: Annotated[int, typer.Option(metavar="K", min=0, help="Largest number of short searches with other seeds; 0: none.")] = 3,
     races: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Where a runner measures: races of champions against runners-up, at most.")
+        int, typer.Option(metavar="N", min=1, help="With a measuring runner: largest number of races of champions against runners-up.")
     ] = 10,
     longer: Annotated[
         bool, typer.Option("--longer", help="Resume the run in a copy to twice its readings: what is there to gain?")

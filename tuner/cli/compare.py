@@ -21,8 +21,8 @@ app = new_app()
 @app.command()
 def compare(
     first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run folder, or the URL of one.")],
-    second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another one.")],
-    force: Annotated[bool, typer.Option("--force", help="Also where model, machine or simulator differ.")] = False,
+    second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another run folder, or the URL of one.")],
+    force: Annotated[bool, typer.Option("--force", help="Compare even if model, machine or simulator differ.")] = False,
     fail_if_slower: Annotated[
         str | None, typer.Option(metavar="X%", help="Exit 1 where the second needs more than X% more cycles at any level, e.g. 2%.")
     ] = None,

@@ -21,13 +21,13 @@ class Annealer:
     """Annealer over a table's present content, at one level.  border: cycles that a segment saves by overlapping another.  port: bytes per
     cycle.
 
-    delay: cycles of a flag.  cores: granted by the level; None: all.
+    delay: cycles of a flag.  cores: number of cores granted by the level; None: all.
     """
 
     def __init__(self, table: SegmentTable, level: int, border: float, port: float, delay: int, cores: int | None = None) -> None:
         self.table, self.target_graph, self.level, self.border = table, table.structures.target_graph, level, border
         self.port, self.delay, self.cores = port, delay, cores or self.target_graph.machine.cores
-        # options: a kind has its own cycles and moved bytes, and one option for every set of cores
+        # an option is a gene without its position (tail); options of one kind differ only in their cores, and share cycles and moved bytes
         self._tails: list[Tail] = []
         self._kind: list[int] = []
         self._prices: list[float] = []
@@ -100,7 +100,7 @@ class Annealer:
         )
 
 
-_CORES = Gene._fields.index("cores") - 2  # index in a tail
+_CORES = Gene._fields.index("cores") - 2  # index of the cores in a tail: a gene without start and stop
 
 
 @lru_cache

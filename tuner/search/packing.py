@@ -32,7 +32,7 @@ _in_order = itemgetter(*((*_NUMBERS, *_WORDS, *_TUPLES).index(name) for name in 
 
 
 def pack_genomes(genomes: Sequence[Genome]) -> pa.ListArray:
-    """int32, a list of each."""
+    """Pack genomes into a column, with a list of int32 for each genome."""
     rows = [list(chain.from_iterable(map(_plain, genome))) for genome in genomes]
     borders = np.fromiter(accumulate(map(len, rows), initial=0), np.int32, len(rows) + 1)
     return pa.ListArray.from_arrays(borders, np.fromiter(chain.from_iterable(rows), np.int32))

@@ -249,8 +249,8 @@ def first_beyond(
 ) -> OutOfRange | None:
     """First tensor with a value outside `dtype`, and its largest magnitude.  `model` is changed.
 
-    Stored tensors come first; then tensors between fused operators; then weights.  In one run, where every tensor is reduced to its largest
-    magnitude at once.  feeds: inputs of each frame; every frame has a run of its own.
+    Stored tensors come first; then tensors between fused operators; then weights.  One run reduces every tensor to its largest
+    magnitude.  feeds: inputs of each frame; every frame has a run of its own.
     """
     graph, order = model.graph, dict[str, None]()
     for piece in pieces:
