@@ -2,32 +2,31 @@
 
 For every network and number of frames the programs by prediction, or with --candidates those of a search, at every level; beside them the
 bound of the whole batch.  Weights come once for a batch at best, so bytes per frame fall where weights are most of them.
-
-    python scripts/study_frames.py --networks squeezenet,resnet50 --frames 1,2,4 --out frames
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from statistics import geometric_mean
 from typing import Annotated
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import typer
 
 from compiler.autoplan import quick_plans
 from compiler.bound.bound import Bound
 from compiler.build import measure_plans
 from compiler.model import ModelSpec
-from scripts.studies import Json, Out, Row, Table, champions, finish, groups, model_named, named, short, spent_s, write_rows
+from scripts.studies import Pair, Row, Study, Table, champions, groups, model_named, short
+from scripts.traffic import moved_bytes
+from simulator.npu.machine import Machine
 from simulator.objective import Pace
 from tuner.in_process import Search
 from tuner.zoo.load import open_network
 
 
-def rows_of(name: str, machine: str, frames: int, candidates: int, settings: Sequence[str] = ()) -> list[Row]:
+def rows_of(name: str, machine: str | Machine, frames: int, candidates: int, settings: Sequence[str] = ()) -> list[Row]:
     """A row per level.  candidates: measured programs; 0 for those by prediction."""
     opened = open_network(ModelSpec.named(model_named(name), machine, "float16", {}, None, frames))
     target_graph = opened.target_graph
@@ -39,11 +38,10 @@ def rows_of(name: str, machine: str, frames: int, candidates: int, settings: Seq
     bound, rows = Bound(target_graph), list[Row]()
     for level, each in measured.items():
         timing = each.timings[level]
-        moved = timing.ddr_read_bytes + timing.ddr_write_bytes
         rows.append({
             "network": short(name), "frames": frames, "level": level, "cycles": timing.cycles,
             **Pace.of(timing.cycles, target_graph.images, target_graph.machine.clock_hz)._asdict(),
-            "ddr_bytes_per_frame": moved // target_graph.images,
+            "ddr_bytes_per_frame": moved_bytes(timing) // target_graph.images,
             "bound": bound.of(level).cycles, "over_bound": timing.cycles / bound.of(level).cycles,
         })  # fmt: skip
     return rows
@@ -72,23 +70,18 @@ def show(rows: Sequence[Row]) -> Iterator[Table | str]:
             yield f"{frames} frames over one, geometric mean of cycles per frame: {', '.join(means)}."
 
 
-def main(
-    out: Out,
-    networks: Annotated[str, typer.Option(help="With commas between them.")] = "squeezenet,resnet50",
-    machine: Annotated[str, typer.Option(help="A preset or a YAML file.")] = "edge",
+def rows(counts: Sequence[int], candidates: int, settings: Sequence[str], pair: Pair) -> Iterator[Row]:
+    for count in counts:
+        yield from rows_of(pair.name, pair.target_graph.machine, count, candidates, settings)
+
+
+def of_frames(
+    study: Study,
     frames: Annotated[str, typer.Option(help="Numbers of frames, with commas between them.")] = "1,2,4",
     candidates: Annotated[int, typer.Option(min=0, help="Measured programs of a search; 0: by prediction.")] = 0,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Of the search; repeatable.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Frames of a run: throughput beside latency."""
-    rows: list[Row] = []
-    for name in named(networks):
-        for count in map(int, frames.split(",")):
-            rows += rows_of(name, machine, count, candidates, settings or ())
-            write_rows(out / "frames.csv", rows)
-    finish("frames", out, rows, show(rows), spent_s(), as_json)
+) -> Study:
+    counts = tuple(map(int, frames.split(",")))
+    return replace(study, rows=partial(rows, counts, candidates, study.overrides), given=(*counts, candidates))
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study("frames", {}, partial(rows, (), 0, ()), show, "squeezenet,resnet50", seeds=1, options=of_frames)

@@ -15,7 +15,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
     """Its output, and the rows of controller.csv."""
     folder = tmp_path_factory.mktemp("study")
     words = ["--seeds", "2", "--other-seeds", "1", "--inferences", "130", "--traces", "step,adversarial"]
-    done = run_script("study_controller", two_variants(folder), "--out", folder / "controller", *words, cwd=folder)
+    done = run_script("study", "controller", two_variants(folder), "--out", folder / "controller", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     with (folder / "controller" / "controller.csv").open(newline="") as file:
         return done.stdout, list(csv.DictReader(file))
