@@ -54,7 +54,7 @@ def test_a_model_is_loaded_once_for_many_plans(model: Path, tmp_path: Path) -> N
     assert [made.plan(level) for level in made.levels] == [plan.digest, changed.digest]
 
 
-def test_a_model_is_a_file_its_bytes_or_what_was_read(model: Path, tmp_path: Path) -> None:
+def test_model_is_a_path_bytes_or_a_proto(model: Path, tmp_path: Path) -> None:
     """A name is none of them: those are the tuner's."""
     for i, each in enumerate((model, str(model), model.read_bytes(), onnx.load(model))):
         compiler.compile(each, "edge").save(tmp_path / f"{i}.onnx")

@@ -59,7 +59,7 @@ def check_memories(program: Program, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("machine", LACKING, ids=lambda machine: machine.name)
-def test_values_do_not_depend_on_what_buffers_there_are(machine: Machine) -> None:
+def test_values_do_not_depend_on_available_buffers(machine: Machine) -> None:
     moved = 0
     for seed in range(8):
         case = make_case(random_model(seed), machine, DataType.float16)
@@ -132,7 +132,7 @@ def test_a_machine_that_lacks_a_path_is_refused() -> None:
         make_case(random_model(1), Machine.model_validate(raw), DataType.float16)
 
 
-def test_a_level_that_grants_less_l1_has_a_smaller_region() -> None:
+def test_level_granting_less_l1_has_a_smaller_region() -> None:
     """Of what a level leaves, a quarter plays the role of UB, and no program touches more than is granted."""
     machine = without(load_machine("edge-shared"), "UB", "L0A", "L0B")
     case = make_case(random_model(4), machine, DataType.float16)

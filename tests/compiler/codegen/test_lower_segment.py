@@ -46,7 +46,7 @@ def product() -> TargetGraph:
     return target_graph(EDGE, (1, 64, 8, 8), conv("y", "x", (64, 32), 1))
 
 
-def test_tiles_that_are_still_in_place_are_not_loaded_again(product: TargetGraph) -> None:
+def test_tiles_still_in_place_are_not_reloaded(product: TargetGraph) -> None:
     # 2 tiles of m, 2 of n, all of k at once, which all have a slot; one load of x and one of the weights
     assert counted(lowered(product, tiling(order="m"))) == (4, 4, 2, 2, 2)
     assert counted(lowered(product, tiling(order="n"))) == (4, 4, 2, 2, 2)
@@ -56,7 +56,7 @@ def test_tiles_that_are_still_in_place_are_not_loaded_again(product: TargetGraph
     assert counted(lowered(product, tiling(tile_m=48, tile_n1=2))) == (2, 2, 2, 1, 2)
 
 
-def test_tiles_without_a_slot_for_each_are_loaded_again() -> None:
+def test_tiles_without_slots_of_their_own_are_reloaded() -> None:
     """Four tiles of 64 pixels by 256 channels, of which L0A has two; both of the weights have a slot."""
     u = target_graph(EDGE, (1, 256, 16, 16), conv("y", "x", (256, 32), 1))
     assert counted(lowered(u, tiling(order="m", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 4, 2)

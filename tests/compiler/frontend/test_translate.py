@@ -345,7 +345,7 @@ def test_far_apart_goes_to_the_host() -> None:
     assert "strides [1, 256]; at most 255 is supported" in node.why
 
 
-def test_a_unit_has_no_window_that_cannot_be_written() -> None:
+def test_target_graph_has_no_unwritable_window() -> None:
     """A graph by hand, past the frontend: refused before anything is measured."""
     window = replace(conv("y", "x", (4, 4)), stride=(1, 256))
     with pytest.raises(UnsupportedError, match=r"operator 'y': strides \[1, 256\]; at most 255"):

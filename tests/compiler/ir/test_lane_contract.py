@@ -334,7 +334,7 @@ def test_integers(seed: int) -> None:
     hold(made, size, machine, DataType.float32, seed, Q)
 
 
-def test_a_sum_of_lanes_without_a_channel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_of_lanes_without_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeadedProduct, "requires_zeros", lambda *_: ())
     exp = Vector("e", ("x",), "e", _steps("exp"))
     case = case_of(graph((1, 20, 3, 4), [exp, MatMul("y", "e", "e", "y", 1, True)]), MACHINES["edge"])

@@ -40,7 +40,7 @@ def test_what_cannot_be_right_is_refused(scale, zero, dtype, shape, axis, said):
     assert str(caught.value) == said
 
 
-def test_one_zero_point_goes_with_several_scales_and_none_is_zero():
+def test_several_nonzero_scales_share_one_zero_point():
     q = Quantisation.of(EIGHT, np.int8(3), np.int8, (4, 8), -1)
     assert (q.axis, q.zero_point.tolist(), q.dtype) == (1, [3] * 8, np.int8)
     assert Quantisation.of(ONE, None, np.uint8).single("x") == (ONE, 0)
@@ -53,7 +53,7 @@ def test_scales_lie_along_the_output_channels():
     assert q.of_channels(1, "matmul") is q
 
 
-def test_the_bound_of_a_sum_is_reached_and_what_int32_does_not_hold_is_refused():
+def test_sum_bound_is_reached_and_beyond_int32_refused():
     x_q, w_q = Quantisation.of(ONE, np.uint8(0), np.uint8), Quantisation.of(ONE, np.int8(0), np.int8)
     w = np.array([[[[127]], [[-128]]], [[[1]], [[2]]]], np.int8)
     bias = np.array([5, -7], np.int32)

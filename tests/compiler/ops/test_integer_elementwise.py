@@ -123,7 +123,7 @@ def test_networks_layer_by_layer_and_fused(network, seed: int) -> None:
         done += 1
 
 
-def test_a_gate_is_one_multiply_add_of_the_image() -> None:
+def test_gate_is_one_multiply_add_of_the_image() -> None:
     """Of every integer and every gate, wherever one is right for all of them, as of nearly all scales."""
     rng, taken = np.random.default_rng(0), 0
     for _ in range(24):
@@ -223,7 +223,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_table_that_is_a_straight_line_needs_none(name: str) -> None:
+def test_straight_line_table_needs_none(name: str) -> None:
     rng = np.random.default_rng(len(name))
     taken = 0
     for _ in range(12):
@@ -257,7 +257,7 @@ def test_one_row_beside_an_image_is_refused() -> None:
         make_unit(graph((1, 8, 2, 2), operators, x_q=x), TINY, DataType.float16)
 
 
-def test_a_mean_of_more_pixels_than_float32_adds_exactly_is_refused() -> None:
+def test_mean_beyond_exact_float32_is_refused() -> None:
     x = quantisation(np.random.default_rng(0))
     made = graph((1, 8, 258, 256), [QuantisedAverage("y", "x", "y", (258, 256), x, x)], x_q=x)
     with pytest.raises(UnsupportedError, match="'y': an average of 66,048 pixels; 65,793 at most"):

@@ -80,7 +80,7 @@ def test_addresses_on_paper() -> None:
     assert len(constants) == 20 * 32
 
 
-def test_weights_have_zeros_only_where_vector_has_no_bytes() -> None:
+def test_weights_are_padded_only_without_vector_bytes() -> None:
     """64 channels by themselves, 3x3: 4 x 9 blocks of weights, or fractals of 16 blocks each."""
     depthwise = graph((1, 64, 4, 4), [conv("y", "x", (64, 64), 3, groups=64)], ["y"])
     for name, blocks in (("edge", 36), ("tiny", 36 * 16)):

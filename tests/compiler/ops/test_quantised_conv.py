@@ -108,7 +108,7 @@ def test_weights_around_any_zero_point(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_sum_behind_a_convolution_is_made_on_its_way_out(seed: int) -> None:
+def test_sum_behind_convolution_is_part_of_its_output(seed: int) -> None:
     """As the two operators, in either order, of either type, where lanes have no channel; also of a depthwise convolution."""
     rng = np.random.default_rng(seed)
     dtype = BYTES[seed % 2]

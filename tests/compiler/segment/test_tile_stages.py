@@ -31,7 +31,7 @@ def names(machine: Machine, u: TargetGraph, k: int = 0, inside: bool = False) ->
     return [stage.type for stage in stages_of(machine, nest_of(u, u.operators[k], inside=inside))]
 
 
-def test_the_way_is_the_shortest_that_the_machine_has() -> None:
+def test_tile_path_is_the_shortest_of_the_machine() -> None:
     assert route(EDGE, DDR, L0A) == ((DDR, L1, "MTE2"), (L1, L0A, "MTE1"))
     assert route(EDGE, L0C, DDR) == ((L0C, UB, "FIXPIPE"), (UB, DDR, "MTE3"))  # over L1 is as short, and listed later
     assert route(EDGE, L0C, L1) == ((L0C, L1, "FIXPIPE"),)

@@ -70,7 +70,7 @@ def test_the_least_is_the_first_that_fits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
+def test_gene_fits_the_level_it_was_fitted_to(name: str) -> None:
     u, rng, less = target_graph(name), np.random.default_rng(0), 0
     for _ in range(12):
         for gene in random_genome(u, rng):
@@ -87,7 +87,7 @@ def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_program_lies_within_the_least_grant_that_holds_its_segments(name: str) -> None:
+def test_program_lies_within_the_least_sufficient_grant(name: str) -> None:
     """Also where neighbours lie at opposite ends of a memory; and records say the same."""
     u, rng = target_graph(name), np.random.default_rng(1)
     compiler, found = Compiler(u), set()

@@ -128,7 +128,7 @@ MISTAKES: dict[str, Callable[[View], View]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_handlers_mistake_is_an_error_of_its_own(mistake: str) -> None:
+def test_mistake_of_a_handler_is_its_own_error(mistake: str) -> None:
     b = Builder(np.random.default_rng(0), (2, 8, 3, 5))
     model = b.model(b.relu(b.node("Neg", ["x"])))
     with pytest.raises(ValueError, match=r"Neg 't1': 't1' of shape .* was lowered to"):
@@ -254,7 +254,7 @@ def test_constants_of_more_axes_than_the_tensor(op: str) -> None:
     held(small([helper.make_node(op, ["x", "k"], ["y"])], {"x": [3, 4]}, ["y"], {"k": k}))
 
 
-def test_a_1x1_convolution_of_one_pixel_keeps_its_pads() -> None:
+def test_convolution_1x1_of_one_pixel_keeps_its_pads() -> None:
     """Its input is no image, but [1, c, 1] of a column: refused, or right."""
     nodes = [helper.make_node("Squeeze", ["x", "a"], ["q"]), helper.make_node("Conv", ["q", "w"], ["y"], pads=[3, 3])]
     w = np.random.default_rng(0).standard_normal((1, 50, 1)).astype(np.float32)

@@ -128,7 +128,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("model", "said"), ASKED, ids=["sizes of results", "channels of weights", "no name"])
-def test_all_dynamic_shapes_are_told_in_one_line_with_options_that_work(tmp_path: Path, model: ModelProto, said: str) -> None:
+def test_dynamic_shapes_are_one_line_with_working_options(tmp_path: Path, model: ModelProto, said: str) -> None:
     path = save(model, tmp_path)
     line = refusal(path)
     assert line == f"{path}: inputs of dynamic shapes: {said}"
@@ -349,7 +349,7 @@ def test_random_weights_need_no_data(stripped: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(numpy_helper.to_array(mine), numpy_helper.to_array(theirs))
 
 
-def test_a_stripped_weight_is_sized_before_it_is_there(tmp_path: Path) -> None:
+def test_stripped_weight_is_sized_before_it_exists(tmp_path: Path) -> None:
     model = conv_with()
     model.graph.initializer[0].ClearField("raw_data")
     model.graph.initializer[0].dims[0] = 1 << 40
@@ -460,7 +460,7 @@ HALF = {"location": "w.bin", "offset": "0", "length": str(5 << 28)}  # 1.25 GiB
     ],
 )
 @pytest.mark.usefixtures("nothing_is_read")
-def test_weights_beside_the_file_beyond_the_limit_are_not_read(tmp_path: Path, model: ModelProto, least: int) -> None:
+def test_external_weights_beyond_the_limit_are_not_read(tmp_path: Path, model: ModelProto, least: int) -> None:
     """Their headers tell."""
     with (tmp_path / "w.bin").open("wb") as file:
         file.truncate(5 << 30)

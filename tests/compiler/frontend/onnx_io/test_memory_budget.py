@@ -47,7 +47,7 @@ def peak_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 
 
-def test_a_doubling_chain_is_refused_by_its_size_and_not_by_trying(tmp_path: Path) -> None:
+def test_doubling_chain_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "bomb.onnx"
     before, begin = peak_bytes(), time.process_time()
     path.write_bytes(doubling(40, np.ones(1, np.float32)).SerializeToString())
@@ -60,7 +60,7 @@ def test_a_doubling_chain_is_refused_by_its_size_and_not_by_trying(tmp_path: Pat
     assert time.process_time() - begin < 2
 
 
-def test_what_inference_follows_is_what_onnx_says_that_it_does() -> None:
+def test_shape_inference_follows_the_rules_of_onnx() -> None:
     assert set(FOLLOWED) == {schema.name for schema in onnx.defs.get_all_schemas() if schema.has_data_propagation_function}
 
 
@@ -105,7 +105,7 @@ def test_constants_are_folded_through_computed_shapes() -> None:
     assert np.array_equal(evaluate(graph, feeds)["y"], reference_outputs(model, feeds)["y"])
 
 
-def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
+def test_oversized_constant_is_refused_before_folding() -> None:
     skeleton = prepare(filled(16))
     shapes = known_shapes(skeleton.graph)
     check_folding_budget(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4))
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
     check_folding_budget(skeleton, (), shapes, ByteBudget(0))
 
 
-def test_an_operator_between_constants_that_only_the_evaluator_knows_is_folded() -> None:
+def test_constant_operator_of_the_evaluator_alone_is_folded() -> None:
     """As an exporter writes a mask: Where of more values than loading makes constants of."""
     nodes = [
         helper.make_node("Greater", ["columns", "rows"], ["behind"]),
@@ -159,7 +159,7 @@ def test_the_order_of_the_file_does_not_matter() -> None:
     assert recognise_patterns(other) is other
 
 
-def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
+def test_size_from_folding_is_known_after_loading() -> None:
     """As an exporter writes Expand: the shape passes through Where, which inference does not follow."""
     nodes = [
         helper.make_node("Equal", ["wanted", "minus"], ["same"]),
@@ -191,7 +191,7 @@ def test_weights_are_not_drawn_into_any_size() -> None:
         seed_weights(model, 0)
 
 
-def test_a_budget_is_half_the_memory_that_the_libraries_have() -> None:
+def test_budget_is_half_the_memory_beside_libraries() -> None:
     model = model_of(
         [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.zeros(5, np.int64)))], {"w": np.zeros((2, 3), np.float32)}
     )
@@ -225,7 +225,7 @@ def endless() -> ModelProto:
     return constant_model(helper.make_node("Loop", ["n", "yes"], ["y"], body=body), n=1 << 62, yes=True)
 
 
-def test_a_process_that_dies_is_an_error_and_the_next_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_process_is_an_error_and_next_works(monkeypatch: pytest.MonkeyPatch) -> None:
     relu = model_of([helper.make_node("Relu", ["x"], ["y"])], {})
     prepare(relu)
     monkeypatch.setattr(onnx_sandbox, "CPU_LIMIT_S", 60)
@@ -270,7 +270,7 @@ def test_a_fork_has_a_process_of_its_own() -> None:
     assert os.waitpid(forked, 0)[1] == 0
 
 
-def test_an_interrupted_request_leaves_no_half_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_request_leaves_no_half_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
