@@ -72,7 +72,7 @@ def test_places_of_planes_and_lanes():
     np.testing.assert_array_equal(planes[1, :, :, 1], array[0, 1])
 
 
-def test_four_lane_image_has_a_pitch_of_four_pixels():
+def test_four_lane_image_has_four_pixel_pitch():
     buffer = buffer_of((1, 3, 2, 5), (0, 1, 2), 1, 4, 4)
     ddr = storage(buffer)
     array = np.arange(1, 31, dtype=np.float32).reshape(1, 3, 2, 5)

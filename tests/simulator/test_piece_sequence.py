@@ -54,7 +54,7 @@ def test_times_add_up() -> None:
     assert sum_timings(each[:1]) is each[0]
 
 
-def test_a_timeline_has_every_instruction_where_its_program_had_it(runs: list[Timeline]) -> None:
+def test_timeline_has_instructions_at_their_programs_times(runs: list[Timeline]) -> None:
     t = join_timelines(runs, COUNTS)
     assert t.cycles == sum(run.cycles for run in runs)
     begin, segments, operators, seen = 0, 0, 0, np.zeros(len(t.code), bool)
@@ -97,7 +97,7 @@ def _some(s, mask):  # type: ignore[no-untyped-def]
     return type(s)(*(getattr(s, name)[mask] for name in s.__dataclass_fields__))
 
 
-def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) -> None:
+def test_trace_of_a_sequence_is_read_as_usual(runs: list[Timeline]) -> None:
     t = join_timelines(runs, COUNTS)
     names = [f"op{i}" for i in range(8)]
     events = json.loads(b"".join(chrome_trace(t, names)))["traceEvents"]
@@ -107,7 +107,7 @@ def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) ->
     assert float(ddr_use(t).read.value.max()) > 0
 
 
-def test_an_inference_of_several_programs_meets_the_load_at_its_own_time() -> None:
+def test_later_programs_of_inference_meet_their_own_load() -> None:
     prepared = tuple(prepare(p, EDGE) for p in programs(EDGE))
     runtime = Runtime({"only": prepared}, EDGE)
     first = simulate(prepared[0], EDGE, NO_CONTENTION).cycles

@@ -156,7 +156,7 @@ def test_the_level_may_come_from_onnxruntimes_run_options(session, x):
         session.run(None, {"x": x}, options)
 
 
-def test_who_runs_it_and_what_it_says_of_itself(session, tmp_path):
+def test_session_names_its_runner_and_itself(session, tmp_path):
     assert session.get_providers() == ["TilefarmExecutionProvider"]
     assert session.get_modelmeta().producer_name == ""  # a bare container has no model around it
     model = piece_model("chain")
@@ -170,7 +170,7 @@ def test_who_runs_it_and_what_it_says_of_itself(session, tmp_path):
         assert getattr(meta, name) == getattr(theirs, name), name
 
 
-def test_a_profile_has_the_hosts_time_and_the_npus(tmp_path):
+def test_profile_has_times_of_host_and_npu(tmp_path):
     onnx.save(piece_model("chain"), tmp_path / "m.onnx")
     path = compiled(tmp_path / "m.onnx")
     options = onnxruntime.SessionOptions()
@@ -217,7 +217,7 @@ def test_profiles_do_not_overwrite_each_other(session, x, tmp_path):
     assert session.end_profiling() == ""  # not enabled
 
 
-def test_a_model_in_several_pieces_has_no_one_container(tmp_path):
+def test_model_in_several_pieces_has_no_single_container(tmp_path):
     onnx.save(piece_model("chain"), tmp_path / "m.onnx")
     session = InferenceSession(compiled(tmp_path / "m.onnx"))
     with pytest.raises(BadInputError, match="the model has 3 containers: Partition0, Partition1, Partition2"):

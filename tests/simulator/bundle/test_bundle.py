@@ -202,7 +202,7 @@ def test_the_command_of_its_readme_compiles(bundle: Path) -> None:
     assert (bundle / "main").is_file()
 
 
-def test_the_file_has_the_table_that_a_simulation_gives(file: Path, whole: Path) -> None:
+def test_table_of_the_file_is_that_of_simulation(file: Path, whole: Path) -> None:
     compiled = read_compiled(file)
     assert compiled.controller == table_of(whole)
     table = table_of(whole)
@@ -259,7 +259,7 @@ def compiled_for(levels: dict[str, Any], rows: dict[str, Any]) -> Compiled:
     return Compiled.of(decode(encode(Container("0" * 32, machine, memory_map(), variants, bytes(64 * 32), (), table))))
 
 
-def test_levels_are_in_the_order_of_what_they_cost(tmp_path: Path) -> None:
+def test_levels_are_in_order_of_their_costs(tmp_path: Path) -> None:
     """Whatever order the machine has them in; and the ladder is by load, not by the order of the variants."""
     compiled = compiled_for({"heavy": 0.25, "free": 1.0, "half": 0.5}, {"heavy": HEAVY, "free": LIGHT, "half": HEAVY})
     table = compiled.controller
@@ -273,7 +273,7 @@ def test_levels_are_in_the_order_of_what_they_cost(tmp_path: Path) -> None:
     assert [name for name, _ in itertools.groupby(done.stdout.split())] == ["free", "heavy", "free"]
 
 
-def test_a_level_that_is_lighter_in_one_axis_costs_what_it_costs(tmp_path: Path) -> None:
+def test_level_lighter_in_one_axis_has_its_cost(tmp_path: Path) -> None:
     """All of the bandwidth, late: behind half of it in time, and behind the same share that answers at once."""
     levels = {"late": {"share": 1.0, "latency_cycles": 500}, "half": 0.5, "free": 1.0}
     compiled = compiled_for(levels, {"late": HEAVY, "half": HEAVY, "free": LIGHT})
@@ -356,7 +356,7 @@ def seal(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("part", DATA_PARTS)
-def test_a_part_that_is_not_the_manifests_is_named(bundle: Path, part: str) -> None:
+def test_part_of_another_manifest_is_named(bundle: Path, part: str) -> None:
     content = (bundle / part).read_bytes()
     for at in (0, len(content) // 2, len(content) - 1):
         damaged = bytearray(content)
@@ -372,7 +372,7 @@ def test_a_part_that_is_not_the_manifests_is_named(bundle: Path, part: str) -> N
 
 
 @pytest.mark.parametrize("part", DATA_PARTS)
-def test_a_part_that_the_manifest_does_not_have_is_named(bundle: Path, part: str) -> None:
+def test_part_missing_in_the_manifest_is_named(bundle: Path, part: str) -> None:
     (bundle / part).unlink()
     seal(bundle)
     assert part in refusal(bundle)
@@ -417,7 +417,7 @@ def constants(memory: dict[str, Any]) -> list[dict[str, Any]]:
         ("memory.json", lambda v: v["pieces"].append(v["pieces"][0]), "memory.json: is not what the others give"),
     ],
 )
-def test_parts_that_do_not_match_are_named_though_sealed(bundle: Path, part: str, change: Callable[[Any], Any], named: str) -> None:
+def test_mismatched_parts_are_named_though_sealed(bundle: Path, part: str, change: Callable[[Any], Any], named: str) -> None:
     changed(bundle, part, change)
     assert re.search(named, refusal(bundle)), refusal(bundle)
 

@@ -209,7 +209,7 @@ def test_an_illegal_record_is_named(at, word, value, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_machine_without_the_types_the_table_or_the_order_refuses_their_records():
+def test_machine_without_types_table_or_order_refuses_records():
     floats = multiplying(load_machine("tiny"), float16=(16, 16, 16, 1), float32=(16, 8, 16, 1))
     without = TINY.model_copy(update={"vector": TINY.vector.model_copy(update={"lookup_cycles": None, "ordered_cycles": None})})
     for machine, at, message in (
@@ -232,7 +232,7 @@ def test_integers_alone_make_every_type_of_a_vector():
 
 
 @pytest.mark.parametrize(("m0", "mpad", "step"), [(1, 17, 1), (4, 20, 4), (4, 18, 4), (24, 24, 8), (24, 20, 8), (32, 16, 16), (32, 24, 16)])
-def test_rows_are_filled_up_to_fractals_of_the_machine(m0, mpad, step):
+def test_rows_are_padded_to_fractals_of_the_machine(m0, mpad, step):
     machine = multiplying(TINY, float16=(m0, 16, 16, 1), float32=(16, 8, 16, 1))
     rows = legal()[:IM2COL8]
     rows[IM2COL][[isa.I_M, isa.I_MPAD]] = rows[MMAD][isa.M_MPAD] = mpad
@@ -244,7 +244,7 @@ def test_rows_are_filled_up_to_fractals_of_the_machine(m0, mpad, step):
             made.verify(machine)
 
 
-def test_a_stride_that_is_not_used_does_not_matter():
+def test_unused_stride_does_not_matter():
     changed(IM2COL, "I_PLANE", 1 << 20).verify(TINY)  # one plane only is read
 
 
@@ -269,7 +269,7 @@ def test_unpaired_flags_are_named():
         program(legal(), partner()[:1]).verify(TINY)
 
 
-def test_a_program_of_another_machine_or_shape_is_refused():
+def test_program_of_another_machine_or_shape_is_refused():
     with pytest.raises(ProgramError, match=f"for machine {'0' * 32}, this is tiny"):
         program(legal(), machine="0" * 32).verify(TINY)
     with pytest.raises(ProgramError, match="program has 1 streams, tiny has 2 cores"):
@@ -327,7 +327,7 @@ VECTOR_OPS = sorted(op for op in OPS if op >= isa.FIRST_VECTOR_OP)
     st.sampled_from(VECTOR_OPS),
     st.lists(st.tuples(st.integers(isa.DTYPE, WORDS - 1), VALUES), min_size=1, max_size=4),
 )
-def test_what_is_accepted_can_be_executed_and_the_rest_is_refused(at, vector_op, changes):
+def test_programs_are_executable_or_refused(at, vector_op, changes):
     row = legal()[at]
     if at == VMADD:
         row[isa.OP] = vector_op
