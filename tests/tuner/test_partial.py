@@ -81,7 +81,7 @@ def test_stock_onnxruntime_runs_the_file_by_its_body(case: tuple[str, Path]) -> 
 
 
 @pytest.mark.parametrize("name", ["middle", "tokens", "unknown_extent"])
-def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: Path) -> None:
+def test_check_passes_on_the_container_itself(name: str, tmp_path: Path) -> None:
     write(name, tmp_path)
     (checked, *_) = check_file(tmp_path / "function.onnx", ["none"])
     assert checked.faults == ()
@@ -94,7 +94,7 @@ def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: 
     assert any("max|out-ref|" in fault for fault in changed.faults)
 
 
-def test_the_file_holds_the_nodes_of_the_host_as_they_were(case: tuple[str, Path]) -> None:
+def test_file_holds_the_unchanged_nodes_of_the_host(case: tuple[str, Path]) -> None:
     name, folder = case
     given = partial_model(name)
     before = {node.SerializeToString(deterministic=True) for node in (prepare(given) if given.functions else given).graph.node}
@@ -149,7 +149,7 @@ def on_host(b: Builder, kind: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("kind", ["operators", "views", "an input"])
-def test_what_the_npu_has_nothing_of_is_a_file_that_the_host_runs(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_npu_nodes_is_a_host_file(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(on_host(Builder(np.random.default_rng(0), (1, 4, 8, 8)), kind), model)
     words = ["compile", str(model), "--machine", "edge", "--out", str(out)]
@@ -173,7 +173,7 @@ def test_what_the_npu_has_nothing_of_is_a_file_that_the_host_runs(tmp_path: Path
     assert (report["operators"], report["pieces"], report["levels"], report["file_bytes"]) == (0, [], {}, out.stat().st_size)
 
 
-def test_nothing_to_run_is_said_where_a_program_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_program_is_reported_where_one_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "sin.onnx", tmp_path / "out.onnx"
     onnx.save(on_host(Builder(np.random.default_rng(0), (1, 4, 8, 8)), "operators"), model)
     words = ["compile", str(model), "--machine", "edge"]
@@ -298,7 +298,7 @@ def test_sizes_in_a_damaged_file_are_bounded(whole_file: bytes) -> None:
         InferenceSession(model.SerializeToString())
 
 
-def test_a_file_whose_node_is_of_another_container_is_refused(tmp_path: Path) -> None:
+def test_file_with_a_node_of_another_container(tmp_path: Path) -> None:
     onnx.save(partial_model("middle"), tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
     assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(out)]) == 0

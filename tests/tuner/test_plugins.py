@@ -83,14 +83,14 @@ def test_what_is_no_cost_model(name: str, text: str) -> None:
         external_plugins(load_config(None, ["use.cost_model=true", f"model.name={name}"]), True, None)
 
 
-def test_only_what_is_used_and_does_not_come_along_is_in_an_identity() -> None:
+def test_identity_has_used_and_external_plugins_only() -> None:
     assert external_plugins(load_config(None), True, None) == ()
     assert external_plugins(load_config(None, ["use.cost_model=false", "model.name=no:Where"]), True, None) == (), "nothing is learnt"
     away = load_config(None, ["runner.name=no:where", "use.cost_model=false"])
     assert external_plugins(away, False, "head:6379") == (Plugin("runner", "no:where", "", ""),), "only the workers know"
 
 
-def test_what_comes_along_is_found_by_the_same_finder() -> None:
+def test_packaged_plugins_are_found_by_the_same_finder() -> None:
     assert BUILT_IN in RUNNERS.built_in
     config = load_config()
     assert {config.search.strategy, config.model.name, config.runner.name} <= {name for kind in KINDS for name in kind.built_in}

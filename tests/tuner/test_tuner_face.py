@@ -118,7 +118,7 @@ def test_a_search_takes_the_budget_of_its_settings(model: Path) -> None:
     assert load_config(None, ()).budget.candidates != 3
 
 
-def test_the_caller_s_process_is_left_as_it_was(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_the_caller_is_unchanged(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look for garbage more rarely, and not among what they begin with."""
     monkeypatch.setattr(gc, "get_freeze_count", inspect.unwrap(gc.get_freeze_count))  # see `tests/conftest.py`
     before = gc.get_threshold()

@@ -105,7 +105,7 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_the_searches_are_the_same_again_and_are_the_runs_of_those_seeds(
+def test_searches_are_reproducible_and_are_runs_of_seeds(
     model: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (audited(capsys, run, "--seeds", "2")[1] for _ in range(2))
@@ -267,7 +267,7 @@ def test_winners_flip_under_noise(shaken: Path, capsys: pytest.CaptureFixture[st
     assert "under the runner's noise another program wins " in capsys.readouterr().out
 
 
-def test_a_board_slower_than_said_is_told_apart_from_noise(shaken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slower_board_is_told_apart_from_noise(shaken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Path(shutil.copytree(shaken, tmp_path / "run"))
 
     def flatter(summary: Any) -> None:
@@ -315,7 +315,7 @@ def test_what_is_no_finished_run(run: Path, tmp_path: Path, capsys: pytest.Captu
     assert f"{run}: the run is stopped; expected one that has ended" in refused(str(run))
 
 
-def test_the_anytime_curve_counts_readings_in_the_order_of_tasks() -> None:
+def test_anytime_curve_counts_readings_in_task_order() -> None:
     rows = [
         # seq, kind, status, cycles at both levels, readings of each row
         (0, "program", "ok", (100, 200), 1),

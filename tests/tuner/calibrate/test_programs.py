@@ -51,7 +51,7 @@ def leaves(raw: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
+def test_every_machine_value_is_fitted_or_given(name: str) -> None:
     machine = MACHINES[name]
     fitted = [key.path for key in (*keys_of(machine), QUEUE)]
     assert len(fitted) == len(set(fitted))
@@ -64,7 +64,7 @@ def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "tiny-integers", "ascend310p", "tpu-like"])
-def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name: str) -> None:
+def test_probes_are_legal_and_grow_with_repeats(name: str) -> None:
     machine = MACHINES[name]
     for row in classes_of(machine):
         for probe in row.probes(machine, LOAD):
@@ -82,7 +82,7 @@ def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "ascend310p"])
-def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
+def test_every_key_changes_a_probe_of_its_class(name: str) -> None:
     """On a machine where nothing hides it: latencies and start-ups above the issue, ports wider than paths, few in flight."""
     values = {"ddr.bytes_per_cycle": 4096, "ddr.latency_cycles": 400, "ddr.outstanding": 2, "issue_cycles": 0}
     machine = with_values(MACHINES[name], values)

@@ -72,7 +72,7 @@ def test_the_numbers_are_the_runtimes(compiled: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("level", ["none", "slight", "severe"])
-def test_a_constant_trace_is_the_table_of_the_file(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str) -> None:
+def test_constant_trace_is_the_table_of_file(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str) -> None:
     container = decode(read_container(compiled))
     path = tmp_path / "constant.csv"
     path.write_text(f"cycle,share\n0,{EDGE.contention['severe'].share_units / SHARE_UNIT!r}\n")
@@ -153,7 +153,7 @@ def test_a_bundle_has_the_rule_that_simulate_has(
         (("--slice", str(1 << 63)), "--slice"),
     ],
 )
-def test_a_bad_rule_is_one_line_and_no_bundle(
+def test_bad_rule_is_one_line_without_bundle(
     compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], found: str
 ) -> None:
     capsys.readouterr()
@@ -210,7 +210,7 @@ def test_what_tells_the_variants_apart(compiled: Path, capsys: pytest.CaptureFix
         assert row["rho"]["none"] > row["rho"]["slight"] > row["rho"]["severe"]
 
 
-def test_segments_say_what_the_program_makes_of_its_loads(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_segments_print_traffic_of_their_loads(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variants = report(capsys, compiled, "--trace", "step:0", "--inferences", 20)["variants"]
     segments = report(capsys, compiled, "--segments")["levels"]
     for name, row in variants.items():
@@ -219,7 +219,7 @@ def test_segments_say_what_the_program_makes_of_its_loads(compiled: Path, capsys
 
 
 @pytest.mark.parametrize("by_hand", [(), ("--t-min", "0.13", "--t-max", "0.15", "--slice", "9000")])
-def test_the_controller_in_c_serves_as_the_one_in_python(
+def test_controllers_in_c_and_python_serve_equally(
     compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], by_hand: tuple[str, ...]
 ) -> None:
     compiler()
@@ -234,7 +234,7 @@ def test_the_controller_in_c_serves_as_the_one_in_python(
     assert in_c["result"]["switches"] > 1
 
 
-def test_without_a_compiler_the_controller_in_c_is_one_line(
+def test_controller_in_c_without_compiler_is_one_line(
     compiled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -73,7 +73,7 @@ def test_the_short_list_is_the_best_by_estimate() -> None:
     assert expected[listed].tolist() == sorted(expected.tolist())[:10]
 
 
-def test_equal_operators_get_equal_tilings_and_all_of_them_compile() -> None:
+def test_equal_operators_get_equal_tilings_that_compile() -> None:
     u = target_graph(EDGE, (1, 32, 20, 20), conv("a", "x", (32, 32)), max_pool("p", "a", 3, 1, 1), conv("b", "p", (32, 32)))
     compiler = Compiler(u)
     (plan,) = plan_tilings(compiler, {"none": Taste("busiest_cycles", 1)}).values()
@@ -119,7 +119,7 @@ def test_segments_are_predicted_by_a_model(model: Path, tmp_path: Path) -> None:
     assert main(["run", str(out), "--input", "random", "--check"]) == 0
 
 
-def test_a_model_of_one_machine_may_be_asked_about_another(model: Path) -> None:
+def test_model_of_one_machine_serves_another(model: Path) -> None:
     """It says something of each of its levels, by their conditions."""
     u = target_graph(load_machine("tiny"), (1, 16, 8, 8), conv("y", "x", (16, 16)))
     found = load_models(model, u)

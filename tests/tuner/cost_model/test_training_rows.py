@@ -57,7 +57,7 @@ def same(one: LoggedRows, two: LoggedRows) -> bool:
     return one[3:] == two[3:] and all(a.tobytes() == b.tobytes() for a, b in arrays)
 
 
-def test_it_reads_what_a_join_of_both_datasets_has(runs: tuple[Path, ...]) -> None:
+def test_rows_are_those_of_a_join_of_datasets(runs: tuple[Path, ...]) -> None:
     found = read_logged(runs[:1])
     log, tasks = read_log(runs[0]), read_tasks(runs[0])
     log = log[log["kind"].isin(["operator", "segment"]) & (log["status"] == "ok")]
@@ -94,7 +94,7 @@ def test_nothing_but_the_rows_counts(runs: tuple[Path, ...], tmp_path: Path) -> 
     np.testing.assert_array_equal(twice.rows.features, once.rows.features)
 
 
-def test_too_many_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> None:
+def test_excess_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> None:
     whole, some = read_logged(runs), read_logged(runs, limit=100)
     assert 90 < len(some.rows.cycles) <= 100
     assert some.beyond == len(whole.rows.cycles) + whole.rows.left_out - len(some.rows.cycles)
@@ -123,7 +123,7 @@ def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path,
             read_logged(runs)
 
 
-def test_networks_are_ranked_by_models_that_have_not_seen_them(runs: tuple[Path, ...]) -> None:
+def test_networks_are_ranked_by_models_that_exclude_them(runs: tuple[Path, ...]) -> None:
     found = read_logged(runs[:2])
     fold, held_out = folds_of(found, 0)
     assert held_out == "networks"
@@ -138,7 +138,7 @@ def test_networks_are_ranked_by_models_that_have_not_seen_them(runs: tuple[Path,
     assert set(metrics["kind"]) == {"operator", "segment"}
 
 
-def test_a_model_ranks_networks_that_it_has_not_seen_better_than_the_estimate(learnt: LoggedRows) -> None:
+def test_model_ranks_unseen_networks_better_than_the_estimate(learnt: LoggedRows) -> None:
     """Of pairs of segments a tenth more in their right order, and more at every level; one that learnt nothing true does not."""
     settings = load_config(None, ["model.rounds=60"]).model
     assert folds_of(learnt, 0)[0].max() == 4, "each network is held out alone"
@@ -156,7 +156,7 @@ def test_a_model_ranks_networks_that_it_has_not_seen_better_than_the_estimate(le
     assert nothing.model.pair_accuracy < 0.1 + nothing.estimate.pair_accuracy
 
 
-def test_the_command_writes_the_same_bytes_and_a_card(runs: tuple[Path, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_the_same_bytes_and_a_card(runs: tuple[Path, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["train", *map(str, runs), "--set", "model.rounds=20"]
     assert main([*words, "--out", str(tmp_path / "a"), "--json"]) == 0
     assert main(["train", *map(str, reversed(runs)), "--set", "model.rounds=20", "--out", str(tmp_path / "b")]) == 0

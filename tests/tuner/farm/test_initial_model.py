@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_predicts_from_the_first_segments_on_and_is_the_one_to_beat(folder: Path) -> None:
+def test_initial_model_predicts_at_once_and_is_baseline(folder: Path) -> None:
     model, run = folder / "conv_chain.onnx", folder / "RUN"
     quick(model, run, 32, PLAIN, prior=folder / "m.model")
     kept = load_trained(folder / "m.model")
@@ -84,7 +84,7 @@ def test_the_packaged_model_is_for_this_program() -> None:
     assert all(name.startswith("drawn") for name in card["saw"]["networks"]), "named networks are for judging"
 
 
-def test_a_run_begins_with_the_packaged_model_unless_told_otherwise(folder: Path, tmp_path: Path) -> None:
+def test_run_begins_with_packaged_model_by_default(folder: Path, tmp_path: Path) -> None:
     data, kept = packaged_model()
     model = folder / "conv_chain.onnx"
     quick(model, tmp_path / "own", 24, *PACKAGED)
@@ -99,7 +99,7 @@ def test_a_run_begins_with_the_packaged_model_unless_told_otherwise(folder: Path
     assert read_log(tmp_path / "none", ("model_version",))["model_version"].isna().all()
 
 
-def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Path, tmp_path: Path) -> None:
+def test_resumed_run_uses_its_own_copy_of_model(folder: Path, tmp_path: Path) -> None:
     model, other = folder / "conv_chain.onnx", (folder / "m.model").read_bytes()
     quick(model, tmp_path / "whole", 24, *PACKAGED)
     quick(model, tmp_path / "parts", 8, *PACKAGED)
@@ -109,9 +109,7 @@ def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Pa
 
 
 @pytest.mark.parametrize("what", ["features", "simulator", "columns"])
-def test_a_packaged_model_for_something_else_is_one_line(
-    folder: Path, tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_packaged_model_for_something_else_is_one_line(folder: Path, tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]) -> None:
     data, facts = packaged_model()[0], model_requirements()
     changed = compress_model(data.replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode()))
     (tmp_path / FILE).write_bytes(changed)

@@ -39,7 +39,7 @@ def spending(measurements: int, *settings: str, searches: int = 1) -> Spending:
 
 
 @pytest.mark.parametrize("searches", [1, 3])
-def test_no_more_is_spent_than_was_given_and_more_never_takes_away(searches: int) -> None:
+def test_spending_is_within_budget_and_monotonic(searches: int) -> None:
     before = [0] * searches
     for measurements in (*range(300, 1500, 37), 4_000, 40_000, 1_000_000):
         found = spending(measurements, "runner.repeats=2", searches=searches)
@@ -51,7 +51,7 @@ def test_no_more_is_spent_than_was_given_and_more_never_takes_away(searches: int
         before = limits
 
 
-def test_the_finals_have_fewer_finalists_where_there_is_less_to_spend() -> None:
+def test_smaller_budget_has_fewer_finalists() -> None:
     assert [spending(count).finalists for count in (100, 800, 1600, 4000, 100_000)] == [1, 1, 2, 4, 4]
     assert spending(1_000_000).finals == (4 * LEVELS + 1) * LEVELS * 400, "no more than they could take"
     simulator = Spending.of(load_config(None, ("budget.candidates=null", "budget.measurements=1000")), LEVELS, 1)
@@ -126,7 +126,7 @@ def readings(run: Path) -> int:
     return int(read_log(run)["readings"].sum())
 
 
-def test_a_run_that_goes_on_with_more_is_the_run_that_had_it_all(model: Path, tmp_path: Path) -> None:
+def test_extended_run_equals_one_with_whole_budget(model: Path, tmp_path: Path) -> None:
     first = measured(model, tmp_path / "A", 300)
     assert 300 - LEVELS < readings(tmp_path / "A") <= 300
     assert (first.budget.kind, first.budget.requested, first.budget.used) == ("measurements", 300, readings(tmp_path / "A"))
@@ -159,7 +159,7 @@ def test_what_is_counted_is_what_the_board_read(model: Path, tmp_path: Path) -> 
     assert set(log["readings"]) <= {0, 2}
 
 
-def test_a_board_that_drifts_is_said_and_its_rows_are_flagged(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drifting_board_is_reported_and_rows_are_flagged(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     READ.update(asked=Counter(), slower=1.08, name="b1")
     READ["from"] = 330
     measured(model, tmp_path / "RUN", 800, runner=NAMED, quiet=False)

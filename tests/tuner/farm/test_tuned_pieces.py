@@ -55,7 +55,7 @@ def stock(path: Path, feeds: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_values_are_those_of_the_model_as_it_was(name: str, tmp_path: Path) -> None:
+def test_values_are_those_of_the_original_model(name: str, tmp_path: Path) -> None:
     """Of the containers, of the file's bodies on stock onnxruntime, and of the model, all the same."""
     out = compiled(name, tmp_path)
     onnx.checker.check_model(onnx.load(out), full_check=True)
@@ -112,12 +112,12 @@ def test_a_plan_says_which_segments_are_whose(tmp_path: Path) -> None:
         _ = opened.target_graph
 
 
-def test_a_plan_of_one_piece_is_written_as_before() -> None:
+def test_plan_of_one_piece_is_written_unchanged() -> None:
     plan = Plan(model="m", machine="n", dtype="float16", segments=())
     assert "pieces" not in json.loads(plan.to_json())
 
 
-def test_a_piece_that_does_not_fit_stays_with_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_piece_that_does_not_fit_stays_on_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1024 channels of three rows and three columns are 18 KB."""
     b = Builder(np.random.default_rng(0), (1, WIDTH, 14, 14))
     wide = b.conv(b.node("Sin", [b.conv("x", WIDTH)]), 1024, (1, 1), pads=(0,) * 4)
@@ -179,7 +179,7 @@ def test_a_run_has_one_search_for_each_piece(tuned: Path) -> None:
     assert now.programs == 18
 
 
-def test_a_run_that_is_resumed_with_more_is_one_with_more(tuned: Path, tmp_path: Path) -> None:
+def test_extended_run_equals_a_longer_one(tuned: Path, tmp_path: Path) -> None:
     model = tuned / "chain.onnx"
     quick(model, tmp_path / "RUN", 9)
     quick(model, tmp_path / "RUN", 18, resume=True)
@@ -245,7 +245,7 @@ def test_every_command_takes_it(tuned: Path, tmp_path: Path, capsys: pytest.Capt
     assert events["otherData"]["cycles"] == cycles
 
 
-def test_the_budget_is_dealt_by_work_and_never_taken_back() -> None:
+def test_budget_is_dealt_by_work_and_never_withdrawn() -> None:
     weights = [50, 30, 15, 1]
     before = share_budget(4, weights)
     assert before == [1, 1, 1, 1] == share_budget(0, weights)

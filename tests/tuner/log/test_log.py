@@ -79,7 +79,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
     assert verify_run(tmp_path) == []
 
 
-def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
+def test_log_is_readable_early_and_hides_unpublished_rows(tmp_path: Path) -> None:
     with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert len(read_log(tmp_path)) == 0
         add(log, row(0))
@@ -98,7 +98,7 @@ def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.M
         assert len(read_log(tmp_path)) == 1
 
 
-def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_task_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunLog(Disk(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
         monkeypatch.setattr(Disk, "full", "tasks-")
@@ -125,7 +125,7 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("dataset_folder", ["tasks", "log"])
-def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset_folder: str) -> None:
+def test_interrupt_during_a_part_doubles_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset_folder: str) -> None:
     """Whoever is interrupted closes the log, which writes what it takes to be waiting."""
     publish = DatasetWriter.publish_table
 
@@ -164,7 +164,7 @@ def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_tasks(tmp_path)["task"].is_unique
 
 
-def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> None:
+def test_resume_appends_parts_and_drops_duplicates(tmp_path: Path) -> None:
     for session in range(2):
         with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
             rows = [row(seq, 0, attempt=session) for seq in range(2 + session)]
@@ -193,7 +193,7 @@ def small_run(run: Path) -> None:
             log.flush()
 
 
-def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) -> None:
+def test_verify_reports_and_repair_moves_unreadable_parts(tmp_path: Path) -> None:
     small_run(tmp_path)
     assert verify_run(tmp_path) == []
     part = tmp_path / "log" / "00000002.parquet"
@@ -235,7 +235,7 @@ def test_every_byte_of_a_part_matters(tmp_path: Path) -> None:
     assert read_part(LocalPath(path)).rows == 2
 
 
-def test_a_part_that_changes_while_others_are_read_is_named(tmp_path: Path) -> None:
+def test_part_changing_during_reads_is_named(tmp_path: Path) -> None:
     small_run(tmp_path)
     tables = each_part(tmp_path, "log", ("task",))
     assert next(tables).num_rows == 0, "of the part that an empty dataset begins with"
@@ -244,7 +244,7 @@ def test_a_part_that_changes_while_others_are_read_is_named(tmp_path: Path) -> N
         next(tables)
 
 
-def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
+def test_repair_leaves_no_gap_before_damaged_parts(tmp_path: Path) -> None:
     small_run(tmp_path)
     (tmp_path / "log" / "00000009.parquet").write_bytes(b"rubbish")
     repair_run(tmp_path)

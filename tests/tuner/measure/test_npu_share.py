@@ -57,7 +57,7 @@ def save_volume(folder: Path) -> Path:
     return folder / "det.onnx"
 
 
-def test_an_lstm_on_the_host_is_most_of_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lstm_on_the_host_is_most_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compile", str(save_lstm(tmp_path)), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -95,7 +95,7 @@ def test_no_products_are_no_share(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("command", ["compile", "tune"])
-def test_a_least_share_is_asked_for_before_anything_is_searched(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_least_share_is_required_before_any_search(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(partial_model("middle"), tmp_path / "middle.onnx")
     out = tmp_path / "OUT"
     words = [command, str(tmp_path / "middle.onnx"), "--machine", "edge", "--out", str(out)]
@@ -123,7 +123,7 @@ def node(name: str, why: str, macs: int | None = 0, op: str = "Op") -> HostNodeS
     return HostNodeSummary(node=name, op=op, refused=True, why=why, macs=macs, mac_share=None if macs is None else macs / 100)
 
 
-def test_groups_are_by_reason_and_the_most_work_comes_first() -> None:
+def test_groups_are_by_reason_in_order_of_work() -> None:
     host = [
         node("a", "input 'p' is int64; float is supported"),
         node("b", "not supported", 10),

@@ -214,7 +214,7 @@ def test_the_current_folder_is_searched_first(here: Path) -> None:
     assert worker_environment()["PYTHONPATH"].split(os.pathsep)[0] == str(here), "workers look there, too, wherever they are"
 
 
-def test_a_runner_is_looked_for_at_once_where_workers_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_workers_look_for_the_runner_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     spec = RunnerSpec("no.such.module:f")
     for serial, address in ((True, "head:6379"), (False, None), (False, "local")):
@@ -265,7 +265,7 @@ def test_what_a_function_answers_wrongly(answer: object, status: str, text: str)
     assert text in failed.error
 
 
-def test_a_time_is_a_cycle_at_least_and_a_reason_a_line_that_one_can_read() -> None:
+def test_time_is_positive_and_reason_a_readable_line() -> None:
     assert Reading.of_seconds(1e-15, PROGRAM.machine) == Reading(1)
     failed = Bench(lambda program, level: Reading(None, "crash", "x " * 1000)).once(PROGRAM, "none")
     assert failed == Reading(None, "crash", ("x " * 250))
@@ -286,7 +286,7 @@ def test_a_reading_that_fails_is_taken_again() -> None:
     assert len(asked) == 14
 
 
-def test_a_worker_of_the_finals_reads_a_turn_in_its_order() -> None:
+def test_worker_of_finals_reads_turns_in_order() -> None:
     asked: list[bytes] = []
 
     def board(program: Encoded, level: str) -> Reading:

@@ -31,7 +31,7 @@ def test_no_room_is_said_and_refused() -> None:
     assert ray.is_initialized(), "a Ray that the farm did not start is left running"
 
 
-def test_an_address_where_nothing_answers_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_address_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.CONNECT_S + cluster.HEALTH_S < 10
     monkeypatch.setattr(cluster, "HEALTH_S", 1.0)
     with socket.socket() as deaf:
@@ -61,7 +61,7 @@ def test_an_open_cluster_on_a_network_is_refused(monkeypatch: pytest.MonkeyPatch
     require_token("192.0.2.77:6379")
 
 
-def test_workers_see_the_drivers_modules_one_thread_and_one_heap(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_modules_with_one_thread_and_heap(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     environment = worker_environment()
     assert str(tmp_path) in environment["PYTHONPATH"].split(os.pathsep)

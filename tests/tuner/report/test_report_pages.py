@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -> None:
+def test_study_shows_best_and_failures_and_nothing_hostile(folder: Path) -> None:
     text, summary = study_page(LocalPath(folder)), read_json(folder / "summary.json")
     read = Page(text)
     assert_offline(read)

@@ -162,7 +162,7 @@ BOARDS = ("readings", "board", "firmware", "canary_cycles", "drift", "drifted")
 NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED, *BOARDS, "proposed_by")
 
 
-def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_path: Path) -> None:
+def test_older_rows_lack_latency_sharing_and_board(run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     for name in ("log", "tasks"):
         (old / name).mkdir(parents=True)
@@ -187,7 +187,7 @@ def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_p
     assert verify_run(tmp_path / "out") == []
 
 
-def test_repeats_are_those_that_the_runner_was_named_with() -> None:
+def test_repeats_are_those_of_the_runner() -> None:
     old = pa.table({"runner": ["board:b (median of 5)", "simulator", "board:b (median of 5)"], "status": ["ok", "crash", "infeasible"]})
     assert STEPS["log"][4].of(old)["readings"].to_pylist() == [5, 1, 0]
 

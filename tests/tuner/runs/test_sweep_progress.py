@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return out
 
 
-def test_a_stopped_sweep_says_what_is_done_and_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopped_sweep_reports_progress_and_its_continuation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = read_sweep_progress(LocalPath(folder))
     assert (now.state, now.runs, now.begun, now.left_s) == ("stopped", {"done": 1, "unconfirmed": 0, "failed": 1, "waiting": 3}, (), None)
     assert main(["status", str(folder)]) == 0

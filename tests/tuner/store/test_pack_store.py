@@ -97,7 +97,7 @@ def test_other_conditions_have_a_place_of_their_own(tmp_path: Path, change: dict
     assert "other conditions" in PackStore(root, other).find_tasks(EVERYWHERE).damaged[0]
 
 
-def test_a_pack_is_parquet_that_says_whose_it_is(tmp_path: Path) -> None:
+def test_pack_is_parquet_with_its_owner(tmp_path: Path) -> None:
     store = PackStore(LocalPath(tmp_path), EDGE)
     store.put(store.encoded(WHOSE, measured("a", "b", board="B7")))
     (path,) = tmp_path.rglob("*.parquet")
@@ -170,7 +170,7 @@ def test_what_packs_disagree_about_is_not_told(root: AnyPath) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-9], lambda data: b"", lambda data: data[1:], lambda data: b"PAR1" + data[4:-4] + b"PAR2"]
 )
-def test_a_damaged_pack_is_left_out_and_the_others_count(root: AnyPath, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_pack_is_omitted_and_others_count(root: AnyPath, damage: Callable[[bytes], bytes]) -> None:
     store = PackStore(root, EDGE)
     good, bad = store.encoded(WHOSE, measured("a")), store.encoded(WHOSE, measured("b"))
     store.put(good)
@@ -195,7 +195,7 @@ def test_a_dropped_pack_is_not_read_and_stays(root: AnyPath) -> None:
 # what deletes
 
 
-def test_gc_deletes_what_nobody_reads_and_joins_small_packs(root: AnyPath) -> None:
+def test_gc_deletes_unread_and_joins_small_packs(root: AnyPath) -> None:
     store = PackStore(root, EDGE)
     packs = [store.encoded({"run": f"r{at}"}, measured(*tasks)) for at, tasks in enumerate(("ab", "a", "acb"), 1)]
     for data in packs:
@@ -218,7 +218,7 @@ def test_gc_deletes_what_nobody_reads_and_joins_small_packs(root: AnyPath) -> No
     assert collect(root, REAL.clock.epoch_us(), says.append) == 0, "nothing is left to do"
 
 
-def test_gc_keeps_large_packs_and_what_may_be_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_keeps_large_packs_and_unfinished_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = LocalPath(tmp_path)
     store = PackStore(root, EDGE)
     for task in "ab":

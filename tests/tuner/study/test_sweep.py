@@ -65,7 +65,7 @@ def test_cells_are_the_runs_that_tune_makes(models: tuple[Path, Path], tmp_path:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_two_workers_that_share_make_the_runs_of_one_that_does_not(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_sharing_workers_make_the_runs_of_one(models: tuple[Path, Path], tmp_path: Path) -> None:
     index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, store="none"), lambda line: None)
     assert set(index["stored_tasks"]) == {0}
     assert not (tmp_path / "alone" / "store").exists()
@@ -152,7 +152,7 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
     assert index.loc[index["state"] == "failed", "cycles"].isna().all()
 
 
-def test_a_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.driver.finalize", lambda *_: 1 // 0)
     index = sweep(request(models[:1], tmp_path / "sweep"), lambda line: None)
     assert index["error"].tolist() == ["ZeroDivisionError: integer division or modulo by zero"]

@@ -100,7 +100,7 @@ def test_weights_beside_uint8_are_uint8():
     assert sum(one.differing or 0 for one in compare_integers(integers)) == 0
 
 
-def test_what_the_formulas_or_onnxruntime_refuse_is_one_line():
+def test_refusals_of_formulas_or_onnxruntime_are_one_line():
     with pytest.raises(BadInputError, match=r"^conv\S*: scale 0; expected a finite number above 0$"):
         compare_integers(integers_of(small(WEIGHTS, scale=0), FEEDS))
     with pytest.raises(BadInputError, match=r"^onnxruntime cannot run the model: .*x"):
