@@ -196,7 +196,7 @@ def test_every_key_of_a_machine_is_described() -> None:
     assert {key for part in parts for key in part.model_fields} <= described
 
 
-def test_a_unit_of_other_products_may_take_the_place_of_the_described_one(tmp_path: Path) -> None:
+def test_other_matrix_units_may_replace_the_described_one(tmp_path: Path) -> None:
     page = ROOT / "docs/machines.md"
     example, _ = blocks(page, "yaml")
     (matrix,) = [block for block in blocks(page, "text") if block.text.startswith("matrix:")]
@@ -204,7 +204,7 @@ def test_a_unit_of_other_products_may_take_the_place_of_the_described_one(tmp_pa
     assert load_machine(str(tmp_path / example.file)).macs_per_cycle == {"float16": 2048, "float32": 256}
 
 
-def test_the_errors_of_a_machine_file_are_those_that_the_page_shows(
+def test_machine_file_errors_are_those_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = ROOT / "docs/machines.md"
@@ -253,7 +253,7 @@ def test_ci_runs_the_two_commands_of_the_readme(option: str, word: str) -> None:
     assert f"\n{line}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_pictures_and_the_tables_are_of_one_run() -> None:
+def test_pictures_and_tables_are_of_one_run() -> None:
     import runpy
 
     made = runpy.run_path(str(ROOT / "docs/img/make_result.py"))

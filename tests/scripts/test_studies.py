@@ -92,7 +92,7 @@ def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
     assert [row["programs"] for row in of_csv(tmp_path / "1/spent.csv")] == [str(row["programs"]) for row in one]
 
 
-def test_a_pair_that_is_there_is_not_computed_again(tmp_path: Path) -> None:
+def test_present_pair_is_not_computed_again(tmp_path: Path) -> None:
     """Unless something that its rows follow from is another."""
     model = str(save_small("vector_chain", tmp_path))
     tiny = Study("spent", {"a": Arm()}, spent, study_settings.compared, model, candidates=2, seeds=1, overrides=FEW, out=tmp_path)
@@ -190,7 +190,7 @@ def test_types_of_a_machine_of_integers(tmp_path: Path) -> None:
     assert "geometric mean" not in text
 
 
-def test_products_that_stand_for_multiply_adds_are_not_the_networks() -> None:
+def test_stand_in_products_are_no_work_of_networks() -> None:
     machine = with_integers(load_machine("tiny"))
     target_graph = make_unit(lower(scaled(1)[0]), machine, DataType.float16)
     assert target_graph.macs == 2 * 70 * 9 * 7
@@ -373,7 +373,7 @@ def test_settings_are_compared_pair_by_pair(tmp_path: Path) -> None:
     assert verdict == ("helps" if low > 1 else "harms" if high < 1 else "no difference shown")
 
 
-def test_settings_have_a_budget_and_a_clock_of_their_own(tmp_path: Path) -> None:
+def test_settings_have_their_own_budget_and_clock(tmp_path: Path) -> None:
     words = ("--seeds", 1, "--candidates", 6, "--settings", "search.islands=2 budget.candidates=3")
     rows, _ = study("settings", tmp_path, "conv_chain", *words)
     assert {(row["settings"], row["programs"]) for row in rows} == {("default", 6), ("search.islands=2 budget.candidates=3", 3)}
@@ -393,7 +393,7 @@ def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
         differences(str(tmp_path / "same.yaml"))
 
 
-def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
+def test_one_island_makes_as_many_programs_per_epoch() -> None:
     default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
     assert one.generation == default.islands * default.generation
 
@@ -404,7 +404,7 @@ def test_a_switch_changes_the_default(name: str) -> None:
     assert load_config(None, study_settings.SWITCHED[name]).digest != load_config().digest
 
 
-def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
+def test_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
     """Areas between curves at equal readings: of settings that cripple the search above 1."""
     worse = tmp_path / "worse.yaml"
     worse.write_text("use: {segmentations: false, prefetch: false, block_fusion: false}\n")

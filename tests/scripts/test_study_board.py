@@ -17,7 +17,7 @@ def lines(found: dict[str, Any]) -> str:
     return "\n".join(part for part in found["shown"] if isinstance(part, str))
 
 
-def test_arms_have_the_same_readings_and_cells_are_kept(tmp_path: Path) -> None:
+def test_arms_have_equal_readings_and_are_not_recomputed(tmp_path: Path) -> None:
     words = ["--networks", save_small("residual_block", tmp_path), "--out", tmp_path / "out"]
     words += ["--seeds", 1, "--measurements", "400", "--json"]
     done = run_script("study", "board", *words, "--arms", "off,on", *SET, cwd=tmp_path)

@@ -37,7 +37,7 @@ def test_a_row_for_every_trace(found: tuple[str, list[dict[str, str]]]) -> None:
         assert float(row["estimator_over_static"]) < 0.02
 
 
-def test_what_can_be_won_comes_first_and_the_goals_last(found: tuple[str, list[dict[str, str]]]) -> None:
+def test_gains_come_first_and_goals_last(found: tuple[str, list[dict[str, str]]]) -> None:
     text = found[0]
     places = [
         text.index(part) for part in ("chosen on seeds 1000..1000", "what can be won", "\nthreshold  out", "\nestimator  out", "\ngoals")
