@@ -37,6 +37,7 @@ from simulator.sanitizer import sanitize_program
 from simulator.timeline import timeline
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
+from tests.messages import naming
 from tests.models import small_model
 from tests.plans import random_plan
 from tests.shared_machine import with_shared as machine_with_shared
@@ -271,7 +272,7 @@ def test_what_is_too_much_is_said() -> None:
 def test_machine_without_one_of_its_paths_is_refused() -> None:
     raw = machine().model_dump(mode="json")
     raw["paths"] = [path for path in raw["paths"] if (path["source"], path["destination"]) != ("UB", "SHARED")]
-    with pytest.raises(UnsupportedError, match="path UB -> SHARED is missing"):
+    with pytest.raises(UnsupportedError, match=naming("path UB -> SHARED")):
         lower_unit("residual_block", Machine.model_validate(raw))
 
 

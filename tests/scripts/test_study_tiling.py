@@ -26,7 +26,7 @@ def test_the_table(tmp_path: Path) -> None:
     words += ["--candidates", 4, "--trained", 4, "--each", 16, "--held-out", 2]
     done = run_script("study", "tiling", *words, *(word for text in QUICK for word in ("--set", text)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    with (tmp_path / "tiling" / "search.csv").open(newline="") as file:
+    with (tmp_path / "tiling" / "tiling.csv").open(newline="") as file:
         search = list(csv.DictReader(file))
     assert [row["network"] for row in search] == ["32->32_12x12_3x3s1", "32->48_12x12"]
     for row in search:

@@ -22,6 +22,7 @@ from simulator.subgraph_sequence import bound_of_all, simulate_all, sum_timings
 from simulator.timeline import Timeline, join_timelines, timeline
 from simulator.timing import prepare, program_bound, simulate, simulate_trace
 from simulator.trace import chrome_trace
+from tests.messages import naming
 from tests.programs import memory_map, random_program
 
 EDGE = load_machine("edge")
@@ -135,12 +136,12 @@ def test_a_compiled_model_sums_its_pieces() -> None:
     assert compiled.segments("none") == (SegmentEntry(1, 1),) * 2
     assert compiled.same_as("severe") == "none"
     assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, NO_CONTENTION).cycles
-    with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):
+    with pytest.raises(BadInputError, match=naming("level 'slight'", "none, severe")):
         compiled.variants("slight")
 
 
 def test_pieces_of_different_models_are_refused() -> None:
     one = CompiledPiece("Partition0", container(1))
     for other, what in ((container(2, model="1" * 32), "model"), (container(2, load_machine("tiny")), "machine")):
-        with pytest.raises(BadInputError, match=f"Partition1: its {what} is .*, that of Partition0 .*; compile it again"):
+        with pytest.raises(BadInputError, match=naming("Partition1", what, "Partition0")):
             Compiled((one, CompiledPiece("Partition1", other)))

@@ -25,6 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_container
 from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
+from tests.messages import naming
 from tests.models import Builder, reference_outputs
 from tests.partial_models import CONV, PARTIAL, partial_model
 from tuner.cli import main
@@ -260,7 +261,7 @@ def test_integers_and_booleans_are_fed_as_they_are(tmp_path: Path, capsys: pytes
         with pytest.raises(BadInputError) as caught:
             session.run(None, {"mask": np.ones((1, 12, 1), bool), **wrong})
         assert str(caught.value) == said
-    with pytest.raises(BadInputError, match=r"onnxruntime cannot run the nodes of the host: .*indices element out of data bounds"):
+    with pytest.raises(BadInputError, match=naming("onnxruntime", "host", "indices")):
         session.run(None, {"ids": ids + 1000, "mask": np.ones((1, 12, 1), bool)})
 
 
@@ -291,7 +292,7 @@ def test_a_damaged_file_is_read_or_refused(whole_file: bytes, changes: list[tupl
 def test_sizes_in_a_damaged_file_are_bounded(whole_file: bytes) -> None:
     model = onnx.load_model_from_string(whole_file)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1 << 40
-    with pytest.raises(BadInputError, match=r"input 'x' has shape .* at most"):
+    with pytest.raises(BadInputError, match=naming("input 'x'", "shape")):
         InferenceSession(model.SerializeToString())
     model.graph.input[0].type.tensor_type.elem_type = 77
     with pytest.raises(BadInputError, match="'x' has data type 77"):
@@ -305,7 +306,7 @@ def test_file_with_a_node_of_another_container(tmp_path: Path) -> None:
     model = onnx.load(out)
     (node,) = (node for node in model.graph.node if node.domain == DOMAIN)
     node.input[0] = "elsewhere"
-    with pytest.raises(BadInputError, match=r"its container has inputs \['t4'\], its node \['elsewhere'\]"):
+    with pytest.raises(BadInputError, match=naming("['t4']", "['elsewhere']")):
         InferenceSession(model.SerializeToString())
     ((_, container),) = find_containers(memoryview(model.SerializeToString()), "m")
     assert container == read_container(out)

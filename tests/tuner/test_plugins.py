@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tuner import plugins
 from tuner.config import BUILT_IN, load_config
 from tuner.cost_model import boosted_trees
@@ -63,7 +64,7 @@ def test_by_entry_point(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [list(offered_names(kind)) for kind in KINDS if kind is COST_MODELS] == [["flat"]]
     found = find(COST_MODELS, "flat")
     assert (found.plugin.version, found.where) == ("3", f"mine 1.5, {home}"), "a version of its own comes first"
-    with pytest.raises(BadInputError, match=r"model\.name flt: unknown; known: boosted_trees, flat; or module:name"):
+    with pytest.raises(BadInputError, match=naming("model.name flt", "boosted_trees, flat")):
         find(COST_MODELS, "flt")
 
 

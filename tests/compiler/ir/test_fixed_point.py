@@ -15,6 +15,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.fixed_point import scale_fixed_point
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from tests.messages import naming
 
 LEAST, MOST = -(2**31), 2**31 - 1
 
@@ -99,5 +100,5 @@ def test_machine_without_floats_is_named() -> None:
     assert floats.digest != ethos.digest
     assert "rounding" not in floats.model_dump()
     assert Machine.model_validate(ethos.model_dump(mode="json")) == ethos
-    with pytest.raises(BadInputError, match="fixed_point of products of float16, float32, int8; accepted: of int8 alone, or float"):
+    with pytest.raises(BadInputError, match=naming("fixed_point", "float16, float32, int8")):
         load_machine("edge:rounding=fixed_point")

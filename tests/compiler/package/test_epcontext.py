@@ -185,7 +185,7 @@ def test_every_rule_has_a_case() -> None:
 
 def test_context_that_is_not_beside_the_model(folder: Path, tmp_path: Path) -> None:
     shutil.copy(folder / "chain.epcontext-external.onnx", tmp_path / "moved.onnx")
-    with pytest.raises(BadInputError, match=r"its context .*chain\.epcontext-external_tilefarm\.bin is not there"):
+    with pytest.raises(BadInputError, match=r"chain\.epcontext-external_tilefarm\.bin"):
         InferenceSession(tmp_path / "moved.onnx")
     data = (folder / "chain.epcontext-external.onnx").read_bytes()
     with pytest.raises(BadInputError, match=r"its context is in the file '.*' beside it; open the model by its path"):

@@ -11,6 +11,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.sanitizer import sanitize_program
 from tests.integers import with_integers
+from tests.messages import naming
 from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine
@@ -103,7 +104,7 @@ def test_every_key_changes_a_probe_of_its_class(name: str) -> None:
 
 @pytest.mark.parametrize("name", LACKING)
 def test_a_machine_without_buffers_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"machine {name}: has no L0A, L0B, UB; calibrate takes machines with L0A, L0B and UB"):
+    with pytest.raises(UnsupportedError, match=naming(f"machine {name}", "L0A, L0B, UB")):
         classes_of(load_machine(name))
 
 

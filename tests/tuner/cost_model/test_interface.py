@@ -19,6 +19,7 @@ from compiler.cost.level_conditions import condition_of, join_condition
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import naming
 from tuner.config import load_config
 from tuner.cost_model.boosted_trees import BoostedTrees
 from tuner.cost_model.interface import AtLevel, TrainingRows, predict_at
@@ -274,7 +275,7 @@ def test_a_file_that_was_changed_is_refused(saved: Path, data: st.DataObject) ->
 def test_model_made_for_something_else_is_refused(saved: Path, what: str) -> None:
     facts = model_requirements()
     raw = saved.read_bytes().replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode())
-    with pytest.raises(BadInputError, match=f"^m.model: made for {what} other, this program has {facts[what]}; `tilefarm train"):
+    with pytest.raises(BadInputError, match=naming("m.model", f"{what} other", facts[what])):
         decode_model(raw, "m.model")
 
 

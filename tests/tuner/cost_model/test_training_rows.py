@@ -15,6 +15,7 @@ from compiler.cost.level_conditions import CONDITIONS, condition_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import naming
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.config import load_config
@@ -103,7 +104,7 @@ def test_excess_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> Non
 
 
 def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInputError, match=r"no run.json here; expected a folder that `tilefarm tune`"):
+    with pytest.raises(BadInputError, match=naming("run.json", "`tilefarm tune`")):
         read_logged([tmp_path])
     part = next((runs[0] / "log").glob("*[1-9].parquet"))
     shutil.copytree(runs[0], tmp_path / "damaged")
@@ -111,15 +112,15 @@ def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path,
     with pytest.raises(BadInputError, match=r"missing.*log repair"):
         read_logged([tmp_path / "damaged"])
     few = read_logged(runs[:1])
-    with pytest.raises(BadInputError, match="1 rows of 1 workloads; expected some hundred measured segments"):
+    with pytest.raises(BadInputError, match=naming("1 rows", "1 workloads")):
         model_of_runs(few._replace(rows=few.rows.some(np.array([0])), networks=few.networks[:1], kinds=few.kinds[:1]), FEW, 0)
     with monkeypatch.context() as patch:
         patch.setattr(simulator, "VERSION", "0.9")
-        with pytest.raises(BadInputError, match=r"run\d: measured by simulator \S+; expected runs of 0.9, as this program has"):
+        with pytest.raises(BadInputError, match=r"run\d: .*simulator \S+; .*0\.9"):
             read_logged(runs)
     with monkeypatch.context() as patch:
         patch.setattr(training_rows, "FEATURE_SET", "schedule-0")
-        with pytest.raises(BadInputError, match=r"has features schedule-\d+; expected runs with schedule-0, as this program has"):
+        with pytest.raises(BadInputError, match=r"schedule-\d+; .*schedule-0,"):
             read_logged(runs)
 
 

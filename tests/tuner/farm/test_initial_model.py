@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.config import load_config
@@ -59,17 +60,17 @@ def test_a_run_that_is_resumed_uses_its_copy(folder: Path, tmp_path: Path) -> No
     with pytest.raises(BadInputError, match=r"--model \S+own.model: cannot be read"):
         quick(model, tmp_path / "parts", 28, PLAIN, resume=True, prior=own)
     assert main(["train", str(tmp_path / "whole"), "--out", str(own), "--set", "model.rounds=20", "--quiet"]) == 0
-    with pytest.raises(BadInputError, match=r"own.model: \w{8}; \S+parts began with \w{8}; leave --model out"):
+    with pytest.raises(BadInputError, match=r"own\.model: \w{8}; \S+parts .*\w{8}; .*--model"):
         quick(model, tmp_path / "parts", 28, PLAIN, resume=True, prior=own)
 
 
 def test_what_does_not_go_together(folder: Path, tmp_path: Path) -> None:
     model, prior = folder / "conv_chain.onnx", folder / "m.model"
-    with pytest.raises(BadInputError, match=r"--model: use.cost_model is false; expected true"):
+    with pytest.raises(BadInputError, match=naming("--model", "use.cost_model", "false")):
         quick(model, tmp_path / "a", 8, "use.cost_model=false", prior=prior)
-    with pytest.raises(BadInputError, match=r"trained by boosted_trees, and model.name is linear:Linear; expected the same"):
+    with pytest.raises(BadInputError, match=naming("boosted_trees", "model.name", "linear:Linear")):
         quick(model, tmp_path / "a", 8, PLAIN, "model.name=linear:Linear", prior=prior)
-    with pytest.raises(BadInputError, match=r"conv_chain.onnx: not a cost model of this version; expected a file of `tilefarm train`"):
+    with pytest.raises(BadInputError, match=naming("conv_chain.onnx", "`tilefarm train`")):
         quick(model, tmp_path / "a", 8, PLAIN, prior=model)
     assert not (tmp_path / "a").exists()
 

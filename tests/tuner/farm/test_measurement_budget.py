@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.tuning import QUICK, assert_equal_runs, quick, save_small
 from tuner.config import load_config
 from tuner.farm.measurement_budget import Spending
@@ -73,7 +74,7 @@ def test_too_few(measurements: int, searches: int, text: str) -> None:
 
 
 def test_too_few_for_the_first_program() -> None:
-    with pytest.raises(BadInputError, match="72 are left beside the finals, and a program at all levels takes 150"):
+    with pytest.raises(BadInputError, match=naming(72, 150)):
         spending(96, "runner.repeats=50").limits([1], 1)
 
 
@@ -174,7 +175,7 @@ def test_drifting_board_is_reported_and_rows_are_flagged(model: Path, tmp_path: 
     assert said.count("rows are flagged (drifted)") == 1
     assert "board b1: its canary takes" in said
     READ["name"] = "b2"
-    with pytest.raises(BadInputError, match="board b2: this run has measurements of b1; go on there, or give another --out"):
+    with pytest.raises(BadInputError, match=naming("board b2", "b1", "--out")):
         measured(model, tmp_path / "RUN", 1600, runner=NAMED, resume=True)
     state = read_json(tmp_path / "RUN" / "checkpoint" / "state.json")["state"]
     assert set(read_log(tmp_path / "RUN")["board"]) == {"b1"}

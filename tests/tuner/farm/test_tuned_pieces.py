@@ -21,6 +21,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
+from tests.messages import naming
 from tests.models import Builder
 from tests.piece_models import IN_PIECES, WIDTH, piece_model
 from tests.tuning import quick
@@ -94,7 +95,7 @@ def test_each_piece_is_checked_on_its_own(tmp_path: Path) -> None:
         InferenceSession(tmp_path / "swapped.onnx")
     del nodes[1].attribute[1]
     onnx.save(model, tmp_path / "less.onnx")
-    with pytest.raises(BadInputError, match="3 compiled nodes, it holds 2 containers"):
+    with pytest.raises(BadInputError, match=naming("3 compiled nodes", "2 containers")):
         InferenceSession(tmp_path / "less.onnx")
 
 
@@ -104,11 +105,11 @@ def test_a_plan_says_which_segments_are_whose(tmp_path: Path) -> None:
     assert [(piece.name, piece.segments) for piece in plan.pieces] == [("Partition0", 1), ("Partition1", 2), ("Partition2", 1)]
     assert parse_plan(plan.to_json()) == plan
     assert [plan.piece(k).segments for k in range(3)] == [plan.segments[:1], plan.segments[1:3], plan.segments[3:]]
-    with pytest.raises(BadInputError, match="pieces: they have 4 segments, the plan has 3"):
+    with pytest.raises(BadInputError, match=naming("pieces", "4 segments", 3)):
         parse_plan(plan.model_copy(update={"segments": plan.segments[1:]}).to_json())
-    with pytest.raises(BadInputError, match="p: a plan of Partition0; chain runs in Partition0, Partition1, Partition2"):
+    with pytest.raises(BadInputError, match=naming("p", "Partition0, Partition1, Partition2", "chain")):
         measure(opened, {"none": plan.piece(0)}, {"none": "p"})
-    with pytest.raises(UnsupportedError, match="chain: runs in 3 pieces, and a model in one is expected here"):
+    with pytest.raises(UnsupportedError, match=naming("chain", "3 pieces")):
         _ = opened.target_graph
 
 

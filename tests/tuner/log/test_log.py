@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import Row, put, write_part
 from tests.tuner.platform.by_hand import Disk, Hand, Steps
 from tuner.log import writer as run_log
@@ -102,7 +103,7 @@ def test_unwritable_task_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest
     with RunLog(Disk(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
         monkeypatch.setattr(Disk, "full", "tasks-")
-        with pytest.raises(BadInputError, match=r"tasks/00000001\.parquet: cannot be written: No space left"):
+        with pytest.raises(BadInputError, match=naming("tasks/00000001.parquet", "No space left")):
             log.flush()
         assert len(read_log(tmp_path)) == 0
         monkeypatch.undo()
@@ -240,7 +241,7 @@ def test_part_changing_during_reads_is_named(tmp_path: Path) -> None:
     tables = each_part(tmp_path, "log", ("task",))
     assert next(tables).num_rows == 0, "of the part that an empty dataset begins with"
     (tmp_path / "log" / "00000001.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"00000001\.parquet: cut off, or not Parquet"):
+    with pytest.raises(BadInputError, match=naming("00000001.parquet", "Parquet")):
         next(tables)
 
 
@@ -344,7 +345,7 @@ def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
 def test_a_log_of_a_newer_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = log_schema().with_metadata({"schema_version": "99"})
     DatasetWriter(LocalPath(tmp_path / "log"), newer, LocalPath(tmp_path / ".tmp"))
-    with pytest.raises(BadInputError, match=r"log: schema 99; this program reads up to \d+"):
+    with pytest.raises(BadInputError, match=r"schema 99; .* \d+"):
         read_log(tmp_path)
     with pytest.raises(BadInputError, match="schema 99"):
         DatasetWriter(LocalPath(tmp_path / "log"), log_schema(), LocalPath(tmp_path / ".tmp"))

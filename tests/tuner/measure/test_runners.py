@@ -15,6 +15,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
+from tests.messages import naming
 from tests.tuning import ROOT
 from tuner import plugins
 from tuner.config import TuneConfig, load_config
@@ -151,7 +152,7 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunnerSpec(f"command:{sys.executable}", 1, 1, 3.0)() == Bench(CommandRunner((sys.executable,), 3.0))
     monkeypatch.setattr(plugins, "entry_points", lambda group: [EntryPoint("board", here, group)])
     assert find_runner("board") is measure
-    with pytest.raises(BadInputError, match=r"--runner bord: unknown; known: simulator, board; or module:name, or 'command:WORDS'"):
+    with pytest.raises(BadInputError, match=naming("--runner bord", "simulator, board", "module:name")):
         find_runner("bord")
 
 
@@ -199,11 +200,11 @@ def test_the_current_folder_is_searched_first(here: Path) -> None:
     assert folders.endswith(f"and in what is installed in {sys.prefix}")
     importlib.invalidate_caches()
     (here / "bench_of_mine.py").write_text("import parts_of_mine\ndef measure(program, level):\n    return parts_of_mine.reading()\n")
-    with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: ModuleNotFoundError: No module named 'parts_of_mine'"):
+    with pytest.raises(BadInputError, match=naming(spec.name, "bench_of_mine", "ModuleNotFoundError", "'parts_of_mine'")):
         external_plugins(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("def reading(:")
-    with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: SyntaxError: .*parts_of_mine.py, line 1"):
+    with pytest.raises(BadInputError, match=naming(spec.name, "bench_of_mine", "SyntaxError", "parts_of_mine.py", "line 1")):
         external_plugins(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("from tuner.measure.runner_api import Reading\ndef reading():\n    return Reading(12345)\n")

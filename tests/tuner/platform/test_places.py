@@ -12,6 +12,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write, make_folder, put_atomically
+from tests.messages import naming
 from tests.rows import Row, put
 from tests.tuner.platform.by_hand import Disk
 from tests.tuner.platform.place_contract import PlaceContract, ReaderContract
@@ -216,10 +217,10 @@ def test_initial_disk_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     RunFolder(LocalPath(tmp_path), IDENTITY).close()
     shutil.rmtree(tmp_path / "plans")
     (tmp_path / "plans").write_text("a file")
-    with pytest.raises(BadInputError, match=r"plans: cannot be made: File exists"):
+    with pytest.raises(BadInputError, match=naming("plans", "File exists")):
         RunFolder(LocalPath(tmp_path), IDENTITY, resume=True)
     monkeypatch.setattr(Disk, "full", "0")
-    with pytest.raises(BadInputError, match="/tasks: cannot be written: No space left on device"):
+    with pytest.raises(BadInputError, match=naming("tasks", "No space left on device")):
         RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1"))
     monkeypatch.setattr(Disk, "full", "-")
     RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1")).close()

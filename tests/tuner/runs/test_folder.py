@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from random import Random
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import Row, put
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
@@ -34,9 +36,9 @@ def test_new_folder_is_laid_out_and_not_reused(tmp_path: Path) -> None:
         assert not folder.resumed
         assert folder.plans.is_dir()
         assert read_json(out / "run.json")["run"] == folder.run
-    with pytest.raises(BadInputError, match=r"holds run net-tiny-s0-\w+; --resume continues it, or give another --out"):
+    with pytest.raises(BadInputError, match=naming("run net-tiny-s0", "--resume", "--out")):
         RunFolder(LocalPath(out), IDENTITY)
-    with pytest.raises(BadInputError, match=r"holds run .* \(seed 0, not 1\); give another --out"):
+    with pytest.raises(BadInputError, match=naming("seed 0", "not 1", "--out")):
         RunFolder(LocalPath(out), replace(IDENTITY, seed=1), resume=True)
     with RunFolder(LocalPath(out), IDENTITY, resume=True) as folder:
         assert folder.resumed
@@ -152,7 +154,7 @@ def test_other_files_and_a_file_are_refused(tmp_path: Path) -> None:
 
 def test_two_drivers_on_one_folder(tmp_path: Path) -> None:
     with RunFolder(LocalPath(tmp_path / "run"), IDENTITY):
-        with pytest.raises(BadInputError, match=r"process \d+ on .* is writing here"):
+        with pytest.raises(BadInputError, match=naming(f"process {os.getpid()}")):
             RunFolder(LocalPath(tmp_path / "run"), IDENTITY, resume=True)
         code = f"""
 import sys; sys.path[:] = {sys.path!r}
@@ -191,7 +193,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
     good = file.read_text()
     with (
         RunLog(LocalPath(tmp_path / "other"), REAL, Origin("r", "net", "tiny", "1")) as log,
-        pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
+        pytest.raises(BadInputError, match=naming("1 measured tasks")),
     ):
         Checkpoint(LocalPath(folder), log).load()
     with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
@@ -218,7 +220,7 @@ def test_rows_behind_a_checkpoint_replace_no_lost_ones(tmp_path: Path) -> None:
     repair_run(tmp_path)
     with (
         RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log,
-        pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
+        pytest.raises(BadInputError, match=naming("1 measured tasks")),
     ):
         Checkpoint(LocalPath(folder), log).load()
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import write_index
 from tests.tuning import quick, save_small
 from tuner.cli import main
@@ -82,7 +83,7 @@ def test_a_copy_does_not_tell_who_is_running(folder: Path) -> None:
 
 def test_a_table_that_cannot_be_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "index.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"index\.parquet: cut off, or not Parquet; take it away"):
+    with pytest.raises(BadInputError, match=naming("index.parquet", "Parquet")):
         read_sweep_progress(LocalPath(folder))
     (folder / "index.parquet").unlink()
     assert main(["status", str(folder)]) == 2

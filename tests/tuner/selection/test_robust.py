@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tuner.selection.robust import Floats, best_variants, losses, most_robust, served_loss
 
 NAN = math.nan
@@ -104,5 +105,5 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize(("programs", "count"), [(3, 0), (60, 30)])
 def test_too_few_and_too_many_variants_are_refused(programs: int, count: int) -> None:
-    with pytest.raises(BadInputError, match=f"{count} variants of {programs} programs: accepted: 1 or more, and at most 1,000,000 ways"):
+    with pytest.raises(BadInputError, match=naming(f"{count} variants", f"{programs} programs", "1,000,000")):
         best_variants(np.ones((programs, 2)), count)

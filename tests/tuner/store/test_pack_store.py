@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import simulator
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.object_store import object_store
 from tests.tuning import ROOT
 from tuner.cli import main
@@ -328,5 +329,5 @@ def test_a_store_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["store", command, str(tmp_path / "no")]) == 2
     assert capsys.readouterr().err == f"tilefarm: {tmp_path}/no: no store there\n"
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInputError, match=r"--store .*file: cannot be used: Not a directory"):
+    with pytest.raises(BadInputError, match=naming("--store", "Not a directory")):
         PackStore(LocalPath(tmp_path / "file"), EDGE)

@@ -24,6 +24,7 @@ from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.integer_nodes import chain
+from tests.messages import naming
 from tests.models import SMALL_MODELS, Builder, random_model, small_model
 from tests.quantised_kernels import Batch, near
 from tuner.zoo.load import load_network
@@ -272,7 +273,7 @@ def test_tensor_read_as_another_type_is_refused():
     model = qlinear("QLinearSigmoid", list(END), IMAGE, MS)
     model.graph.initializer.append(numpy_helper.from_array(F(0.25), "other"))
     model.graph.node[1].input[1] = "other"
-    with pytest.raises(UnsupportedError, match=r"reads uint8 \(q - 3\) \* 0\.25, and is given uint8 \(q - 3\) \* 0\.1"):
+    with pytest.raises(UnsupportedError, match=naming("uint8 (q - 3) * 0.25", "uint8 (q - 3) * 0.1")):
         lower(model)
 
 
@@ -313,7 +314,7 @@ def test_operand_of_fewer_axes_is_not_aligned_first(shapes):
     a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes)
     parts = [name for each in (a, b) for name in (batch.fed(each), *batch.parameters(q))]
     batch.node("QLinearAdd", [*parts, *batch.parameters(q)], elementwise.add(a, q, b, q, q), "com.microsoft")
-    with pytest.raises(UnsupportedError, match=r"beside \d axes; one of as many axes is supported"):
+    with pytest.raises(UnsupportedError, match=r"beside \d axes"):
         lower(load_model(chain(batch).model))
 
 

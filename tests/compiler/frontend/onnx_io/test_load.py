@@ -21,6 +21,7 @@ from compiler.frontend.onnx_io.load import OPSET, prepare
 from simulator.npu.errors import BadInputError, TilefarmError
 from tests.fuzz.builder import values_of
 from tests.fuzz.graphs import draw_graph
+from tests.messages import naming
 from tests.models import SMALL_MODELS, light_path, small_model
 from tests.same_programs import graph_of
 from tuner.cli.parse import parse_shapes
@@ -144,7 +145,7 @@ def test_a_named_dimension_is_that_of_all_inputs(tmp_path: Path) -> None:
     assert sizes == {"past": [2, 3, 8], "new": [2, 4, 8], "mask": [7, 8], "y": [2, 7, 8]}
     with pytest.raises(BadInputError, match=r"give them with --shape total=7$"):
         load_model(path, {"past": (2, 3, 8), "seq": (4,)})
-    with pytest.raises(BadInputError, match=r"--shape seq=4,4: no such input or dimension; .* at least 1: B, past len, seq, total$"):
+    with pytest.raises(BadInputError, match=naming("--shape seq=4,4", 1, "B, past len, seq, total")):
         load_model(path, {"seq": (4, 4)})
 
 
@@ -267,7 +268,7 @@ def test_group_of_right_model_is_accepted(tmp_path: Path) -> None:
 
 def test_groups_that_do_not_fit_the_input(tmp_path: Path) -> None:
     """The checker and shape inference let it pass."""
-    with pytest.raises(BadInputError, match="4 input channels, but weights for 2 groups of 4"):
+    with pytest.raises(BadInputError, match=naming("4 input channels", "2 groups of 4")):
         lower(load_model(save(conv_with(group=2), tmp_path)))
 
 
@@ -552,7 +553,7 @@ def test_a_model_in_memory_reads_no_file(tmp_path: Path, monkeypatch: pytest.Mon
     path = external(tmp_path, "w.bin")
     monkeypatch.chdir(tmp_path)
     for given in (path.read_bytes(), onnx.load_model(path, load_external_data=False)):
-        with pytest.raises(BadInputError, match="external data: expected all weights in a model that is no file"):
+        with pytest.raises(BadInputError, match=naming("external data")):
             load_model(given)
 
 
