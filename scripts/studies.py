@@ -365,9 +365,9 @@ def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -
     return make_unit(graph, described, dtype)
 
 
-def opened(name: str, machine: str, dtype: str) -> LoweredModel:
+def opened(name: str, machine: str | Machine, dtype: str, frames: int = 1) -> LoweredModel:
     """The same as it is compiled: with weights, in the file's order."""
-    return open_network(ModelSpec.named(model_named(name), machine, dtype, {}, None))
+    return open_network(ModelSpec.named(model_named(name), machine, dtype, {}, None, frames))
 
 
 def in_search_order(target_graph: TargetGraph) -> TargetGraph:

@@ -26,72 +26,48 @@ from simulator.npu.files import atomic_write
 
 
 class Entry(NamedTuple):
-    """quick: options of a glance.  where: module and name of a `Study`, or of a function that is a command of its own."""
+    """where: module and name of a `Study`, or of a function that is a command of its own.  quick: options of a glance."""
 
+    where: str
     about: str
     quick: str
-    where: str
 
 
 SMALL = "--networks light:squeezenet,made:mobilenet_v2-small"
 FEW = f"{SMALL} --candidates 12"
 STUDIES = {
-    "gain": Entry("Tuned programs over the bound that no schedule is below.", f"{FEW} --seeds 1", "champions.GAIN"),
-    "fusion": Entry(
-        "Speed-up over single operators as more ways of keeping data on chip are allowed.", f"{FEW} --seeds 1", "champions.FUSION"
-    ),
-    "levels": Entry(
-        "Programs tuned for one level only, one for all levels, and one for each.", f"{FEW} --seeds 1 --machine edge", "levels.STUDY"
-    ),
-    "shared_memory": Entry("A memory that cores share, and the same machine without it.", FEW, "champions.SHARED_MEMORY"),
-    "frames": Entry("Frames of a run: throughput beside latency.", f"{SMALL} --frames 1,2", "frames.STUDY"),
-    "types": Entry("Quantised networks and the float ones that they were made of.", f"{FEW} --machine ascend310", "champions.TYPES"),
-    "window": Entry("Sequence, formula, greedy and searched windows of the same segments.", f"{FEW} --seeds 1", "window.STUDY"),
-    "placement": Entry(
-        "One core, all cores for every segment, and placement.",
-        "--networks light:squeezenet --candidates 8 --seeds 1 --machine ascend310:cores=2,ddr.bytes_per_cycle=134", "placement.STUDY",
-    ),
-    "tiling": Entry(
-        "Searched and predicted tilings against the exhaustive optimum of the legal space.",
-        "--networks light:squeezenet --cap 400 --candidates 64 --trained 12 --each 24 --held-out 8", "tiling.STUDY",
-    ),
-    "search": Entry(
-        "Best so far against measured candidates, for ours and four other searches.",
-        "--model '' --networks light:squeezenet --seeds 1 --plan-budget 48", "search.STUDY",
-    ),
-    "settings": Entry(
-        "The default settings against others, network by network and seed by seed.",
-        f"{FEW} --seeds 1 --only 'no cost model,no prefetch'", "settings.STUDY",
-    ),
-    "begin": Entry(
-        "How good the best program is after a part of a search's measurements, against the search of another tree.",
-        f"{FEW} --seeds 1", "begin.STUDY",
-    ),
-    "prior": Entry(
-        "What an earlier run of a related network saves: a quarter of the readings with and without it.",
-        "--networks made:mobilenet_v2-small,width=0.35 --earlier made:mobilenet_v2-small --measurements 2400 --seeds 1", "prior.STUDY",
-    ),
-    "quick": Entry(
-        "Share of the tuned gain that compile has without a plan, and the CPU seconds that it takes.",
-        f"{FEW} --machine edge", "quick.STUDY",
-    ),
-    "rewrites": Entry("Switch every rewrite off in turn.", "--networks light:squeezenet,shufflenet", "rewrites.STUDY"),
-    "bound": Entry("The best of all plans over the bound, on small graphs.", "--graphs 3", "bound.main"),
-    "worth": Entry(
-        "What each mechanism that is not there could save at most, by timing champions again without what it would take away.",
-        FEW, "worth.STUDY",
-    ),
-    "board": Entry(
-        "Cost models on a noisy board, at equal measurements.", "--networks light:squeezenet --seeds 1 --measurements 600", "board.STUDY"
-    ),
-    "calibration": Entry(
-        "Find hidden machines through noise, and predict held-out segments.",
-        "--machines edge --segments 60 --networks light:squeezenet", "calibration.main",
-    ),
-    "controller": Entry(
-        "Rules that choose a variant at run time against the best static one and an oracle.",
-        "--networks light:squeezenet --candidates 12 --seeds 1 --other-seeds 1 --inferences 60", "controller.main",
-    ),
+    "gain": Entry("champions.GAIN", "Tuned programs over the bound that no schedule is below.", f"{FEW} --seeds 1"),
+    "fusion": Entry("champions.FUSION", "Speed-up over single operators as more ways of keeping data on chip are allowed.",
+        f"{FEW} --seeds 1"),
+    "levels": Entry("levels.STUDY", "Programs tuned for one level only, one for all levels, and one for each.",
+        f"{FEW} --seeds 1 --machine edge"),
+    "shared_memory": Entry("champions.SHARED_MEMORY", "A memory that cores share, and the same machine without it.", FEW),
+    "frames": Entry("champions.FRAMES", "Frames of a run: throughput beside latency.", f"{SMALL} --frames 1,2"),
+    "types": Entry("champions.TYPES", "Quantised networks and the float ones that they were made of.", f"{FEW} --machine ascend310"),
+    "window": Entry("window.STUDY", "Sequence, formula, greedy and searched windows of the same segments.", f"{FEW} --seeds 1"),
+    "placement": Entry("placement.STUDY", "One core, all cores for every segment, and placement.",
+        "--networks light:squeezenet --candidates 8 --seeds 1 --machine ascend310:cores=2,ddr.bytes_per_cycle=134"),
+    "tiling": Entry("tiling.STUDY", "Searched and predicted tilings against the exhaustive optimum of the legal space.",
+        "--networks light:squeezenet --cap 400 --candidates 64 --trained 12 --each 24 --held-out 8"),
+    "search": Entry("search.STUDY", "Best so far against measured candidates, for ours and four other searches.",
+        "--model '' --networks light:squeezenet --seeds 1 --plan-budget 48"),
+    "settings": Entry("settings.STUDY", "The default settings against others, network by network and seed by seed.",
+        f"{FEW} --seeds 1 --only 'no cost model,no prefetch'"),
+    "begin": Entry("begin.STUDY", "Best programs after a part of a search's measurements, against the search of another tree.",
+        f"{FEW} --seeds 1"),
+    "prior": Entry("prior.STUDY", "What an earlier run of a related network saves: a quarter of the readings with and without it.",
+        "--networks made:mobilenet_v2-small,width=0.35 --earlier made:mobilenet_v2-small --measurements 2400 --seeds 1"),
+    "quick": Entry("quick.STUDY", "Share of the tuned gain that compile has without a plan, and the CPU seconds that it takes.",
+        f"{FEW} --machine edge"),
+    "rewrites": Entry("rewrites.STUDY", "Switch every rewrite off in turn.", "--networks light:squeezenet,shufflenet"),
+    "bound": Entry("bound.main", "The best of all plans over the bound, on small graphs.", "--graphs 3"),
+    "worth": Entry("worth.STUDY", "Most that absent mechanisms could save: champions timed again without what each would take away.", FEW),
+    "board": Entry("board.STUDY", "Cost models on a noisy board, at equal measurements.",
+        "--networks light:squeezenet --seeds 1 --measurements 600"),
+    "calibration": Entry("calibration.main", "Find hidden machines through noise, and predict held-out segments.",
+        "--machines edge --segments 60 --networks light:squeezenet"),
+    "controller": Entry("controller.main", "Rules that choose a variant at run time against the best static one and an oracle.",
+        "--networks light:squeezenet --candidates 12 --seeds 1 --other-seeds 1 --inferences 60"),
 }  # fmt: skip
 """In the order in which they are made."""
 

@@ -1,4 +1,4 @@
-"""Studies of champions, level by level: how near the bound, what each freedom brings, a memory that cores share, int8 beside float16.
+"""Studies of champions, level by level: the bound, each freedom, a memory that cores share, int8 beside float16, frames of a run.
 
 `gain`: champion over bound (docs/bounds.md), 1 being proved to be the fastest; beside it the speed-up over the best tuned single-operator
 baseline, the three terms of the bound over the roofline, DDR bytes over those that every program moves, and the bytes of the instruction
@@ -17,18 +17,35 @@ and weights lie as far as they fit.  The baseline of each arm is layer by layer,
 What is to be expected is beside it: products per cycle at the peak of the machine for each type, and the least bytes that the model can do
 with.  On a machine of integers alone the columns of float16 are empty.  A quantised network that the NPU has not whole is there with its
 heaviest piece, and its share of the multiply-accumulates is told.
+
+`frames`: for every number of frames in a run the programs by prediction, or with --candidates those of a search; cycles per frame, the
+latency that they cost, and bytes of DDR per frame, beside the bound of the whole batch.  Weights come once for a batch at best, so bytes
+per frame fall where weights are most of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import geometric_mean
+from typing import Annotated
 
+import typer
+
+from compiler.autoplan import quick_plans
 from compiler.bound.bound import TERMS, Bound
+from compiler.build import measure_plans
 from compiler.ir.operators import QuantisedConv
 from compiler.target.target_graph import TargetGraph
+from scripts import studies
 from scripts.studies import CELL, MEAN, Arm, Pair, Row, Study, Table, figures, figures_of_arms, geometric, groups, means, medians
+from scripts.traffic import moved_bytes
+from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
+from simulator.objective import Pace
+from tuner.in_process import Search
 from tuner.measure.roofline import Roofline
 
 SWITCHES = {"row fusion": "block_fusion", "halo cache": "halo_cache", "prefetch": "prefetch", "window": "window"}  # in the order of stages
@@ -174,6 +191,59 @@ def show_types(found: Sequence[Row]) -> Iterator[Table | str]:
             )
 
 
+def rows_of_frames(name: str, machine: str | Machine, frames: int, candidates: int, settings: Sequence[str] = ()) -> list[Row]:
+    """A row per level.  candidates: measured programs; 0 for those by prediction."""
+    opened = studies.opened(name, machine, "float16", frames)
+    target_graph = opened.target_graph
+    if candidates:
+        found = Search(target_graph, candidates=candidates, settings=tuple(settings)).run()
+        measured = studies.champions(found.target_graph, found)
+    else:
+        measured = measure_plans(opened.compiler, quick_plans(opened))
+    bound, rows = Bound(target_graph), list[Row]()
+    for level, each in measured.items():
+        timing = each.timings[level]
+        rows.append({
+            "network": studies.short(name), "frames": frames, "level": level, "cycles": timing.cycles,
+            **Pace.of(timing.cycles, target_graph.images, target_graph.machine.clock_hz)._asdict(),
+            "ddr_bytes_per_frame": moved_bytes(timing) // target_graph.images,
+            "bound": bound.of(level).cycles, "over_bound": timing.cycles / bound.of(level).cycles,
+        })  # fmt: skip
+    return rows
+
+
+def show_frames(rows: Sequence[Row]) -> Iterator[Table | str]:
+    """Levels side by side, as other tables of champions have them."""
+    table = []
+    for (name, frames), mine in groups(rows, "network", "frames").items():
+        shown = (("cycles_per_frame", ",.0f", 1), ("latency_us", ",.0f", 1), ("ddr_bytes_per_frame", ".1f", 1e6), ("over_bound", ".2f", 1))
+        table.append((name, frames, *(" / ".join(f"{row[key] / unit:{form}}" for row in mine) for key, form, unit in shown)))
+    yield Table(("<network", "frames", "cycles per frame", "latency, us", "DDR MB per frame", "over the bound"), table)
+    per_frame = {(row["network"], row["frames"], row["level"]): row["cycles_per_frame"] for row in rows}
+    for (frames,), mine in groups([row for row in rows if row["frames"] > 1], "frames").items():
+        faster = groups([row for row in mine if (row["network"], 1, row["level"]) in per_frame], "level")
+        means = [
+            f"{geometric_mean(per_frame[row['network'], 1, level] / row['cycles_per_frame'] for row in each):.3f} at {level}"
+            for (level,), each in faster.items()
+        ]
+        if means:
+            yield f"{frames} frames over one, geometric mean of cycles per frame: {', '.join(means)}."
+
+
+def frames(counts: Sequence[int], candidates: int, settings: Sequence[str], pair: Pair) -> Iterator[Row]:
+    for count in counts:
+        yield from rows_of_frames(pair.name, pair.target_graph.machine, count, candidates, settings)
+
+
+def with_frames(
+    study: Study,
+    frames_of_run: Annotated[str, typer.Option("--frames", help="Numbers of frames, with commas between them.")] = "1,2,4",
+    candidates: Annotated[int, typer.Option(min=0, help="Measured programs of a search; 0: by prediction.")] = 0,
+) -> Study:
+    counts = tuple(map(int, frames_of_run.split(",")))
+    return replace(study, rows=partial(frames, counts, candidates, study.overrides), given=(*counts, candidates))
+
+
 GAIN = Study("gain", {"default": Arm()}, gains, show_gains)
 FUSION = Study("fusion", {stage: stage_arm(stage) for stage in STAGES}, stages, show_stages)
 SHARED_MEMORY = Study(
@@ -185,3 +255,4 @@ TYPES = Study(
     "squeezenet,made:mobilenet_v2,shufflenet,made:resnet50,inception_v1,alexnet,made:efficientnet_b0,made:vit_b16,zfnet512,inception_v2,"
     "vgg19,densenet121", seeds=1, of_floats="float16",
 )  # fmt: skip
+FRAMES = Study("frames", {}, partial(frames, (), 0, ()), show_frames, "squeezenet,resnet50", seeds=1, options=with_frames)
