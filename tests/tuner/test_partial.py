@@ -25,7 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_container
 from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
-from tests.messages import naming
+from tests.messages import mentions, naming
 from tests.models import Builder, reference_outputs
 from tests.partial_models import CONV, PARTIAL, partial_model
 from tuner.cli import main
@@ -127,9 +127,9 @@ def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixt
     words = ["compile", str(middle), "--machine", "edge", "--out", str(middle.parent / "out.onnx")]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"middle on edge, float16: 2 operators, {3 * CONV:,} MACs, 66.7% of them on the NPU"
+    assert mentions(lines[0], "middle", "edge", "float16", "2 operators", f"{3 * CONV:,} MACs", "66.7%")
     assert lines[1].startswith("host, 33.3% of MACs: Conv 't3': supported, but not worth a piece of its own: ")
-    assert lines[2] == "host, 0.0% of MACs: Sin 't4': not supported"
+    assert mentions(lines[2], "host", "0.0%", "Sin 't4'")
     assert lines[3].startswith("level")
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -207,7 +207,7 @@ def test_refused_nodes_are_grouped_by_reason(tmp_path: Path, capsys: pytest.Capt
     onnx.save(b.model(y), tmp_path / "m.onnx")
     assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("host")]
-    assert line == "host, 0.0% of MACs: 30 nodes (Sin, Cos), first Sin 't4': not supported"
+    assert mentions(line, "host", "0.0%", "30 nodes (Sin, Cos)", "Sin 't4'")
 
 
 def test_every_command_takes_such_a_file(middle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +229,7 @@ def test_tune_and_export(middle: Path, capsys: pytest.CaptureFixture[str]) -> No
     run, out = middle.parent / "RUN", middle.parent / "export.onnx"
     words = ["tune", str(middle), "--machine", "edge", "--out", str(run), "--candidates", "6", "--backend", "serial"]
     assert main(words) == 0
-    assert "host, 0.0% of MACs: Sin 't4': not supported" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "host", "0.0%", "Sin 't4'")
     summary = json.loads((run / "summary.json").read_text())
     assert summary["npu_mac_share"] == pytest.approx(2 / 3)
     assert [node["op"] for node in summary["host"]] == ["Conv", "Sin"]

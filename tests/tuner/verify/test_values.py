@@ -25,7 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
-from tests.messages import naming
+from tests.messages import mentions, naming
 from tests.models import Builder, reference_outputs
 from tests.piece_models import piece_model
 from tests.tuning import QUICK
@@ -216,7 +216,7 @@ def test_rounded_indices_are_counted_and_fail_nothing(tmp_path: Path, capsys: py
     assert values.faults == ()
     assert main(["run", str(path), "--input", "random", "--check"]) == 0
     said = capsys.readouterr().out
-    assert f"output index: {values.counted['index'].equal} of 64 values equal to onnxruntime's; not part of the check" in said
+    assert mentions(said, "output index", values.counted["index"].equal, 64)
     assert f"tensor {border[0]}: max|out-ref|/max|ref| " in said
     assert main(["run", str(path), "--input", "random", "--check", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)["check"]
@@ -384,7 +384,7 @@ def test_inner_value_of_an_operator_may_overflow(tmp_path: Path) -> None:
     _, path = compiled(b.model(b.node("ReduceL2", [large], axes=[1])), tmp_path)
     *_, values = checked(path)
     assert values.beyond is None
-    assert values.faults[-1] == "not finite, and no tensor of the model is beyond float16 in float32: a value inside an operator is"
+    assert mentions(values.faults[-1], "not finite", "float16")
 
 
 def test_weights_beyond_float16_are_named_when_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,7 +401,7 @@ def test_weights_beyond_float16_are_named_when_packed(tmp_path: Path, capsys: py
     words = ["compile", str(tmp_path / "model.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]
     assert main(words) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("weights beyond")]
-    assert lines[0] == f"weights beyond float16: {huge!r}, up to 100000 in float32; float16 holds at most 65504"
+    assert mentions(lines[0], f"{huge!r}", 100000, 65504)
     assert "/weights', up to 1.9" in lines[1]
     assert len(lines) == 2
     assert main([*words, "--json"]) == 0
