@@ -191,6 +191,7 @@ FIELDS = {
 
 def command(study: Study, about: str) -> Callable[..., None]:
     """The command line of a study: its own options, and the fields that it has none for.  about: its help."""
+    # behind the study itself, the first parameter
     own = {} if study.options is None else dict([*inspect.signature(study.options, eval_str=True).parameters.items()][1:])
     fields = {name: kind for name, kind in FIELDS.items() if name not in own}
 
@@ -199,16 +200,18 @@ def command(study: Study, about: str) -> Callable[..., None]:
         asked = replace(study, out=out, **values)
         run = asked if study.options is None else study.options(asked, **{name: given[name] for name in own})
         parts = [run] if isinstance(run, Study) else run
-        found = [conduct(part, processes) for part in parts]
-        rows = [row for each in found for row in each.rows]
-        name, begun_s = run.name if isinstance(run, Study) else study.name, spent_s()
+        results = [conduct(part, processes) for part in parts]
+        rows, cpu_s = [row for result in results for row in result.rows], sum(result.cpu_s for result in results)
+        begun_s = spent_s()  # some studies train models for what they show
         shown = [*parts[0].show(rows)]
-        finish(name, out, rows, shown, sum(each.cpu_s for each in found) + spent_s() - begun_s, as_json)
+        name = run.name if isinstance(run, Study) else study.name
+        finish(name, out, rows, shown, cpu_s + spent_s() - begun_s, as_json)
 
     def option(name: str, kind: Any, default: Any) -> inspect.Parameter:
         default = list(default) if isinstance(default, tuple) else default
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
+    # typer reads a signature: of these options, not of `main`
     options = [option("out", Out, inspect.Parameter.empty), *(option(each.name, each.annotation, each.default) for each in own.values())]
     options += [option(name, kind, getattr(study, name)) for name, kind in fields.items()]
     options += [option("processes", Processes, 1), option("as_json", Json, False)]

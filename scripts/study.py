@@ -72,12 +72,12 @@ STUDIES = {
 """In the order in which they are made."""
 
 
-def found(name: str) -> Study | Callable[..., Any]:
+def load_study(name: str) -> Study | Callable[..., Any]:
     module, _, attribute = STUDIES[name].where.partition(".")
     return getattr(import_module(f"scripts.study_{module}"), attribute)
 
 
-def every(
+def run_all(
     out: Out,
     quick: Annotated[bool, typer.Option("--quick", help="A glance, of small networks.")] = False,
     only: Annotated[str, typer.Option(help="Comma-separated studies.")] = ",".join(STUDIES),
@@ -102,9 +102,9 @@ def every(
 def main() -> None:
     """The command that is named; of the others only what their list needs, as their modules take seconds to import."""
     app = typer.Typer(help="Studies of what tuning gains, and why.", add_completion=False)
-    app.command("all")(every)
+    app.command("all")(run_all)
     for name, entry in STUDIES.items():
-        study = found(name) if name in sys.argv[1:2] else every
+        study = load_study(name) if name in sys.argv[1:2] else run_all
         app.command(name, help=entry.about)(command(study, entry.about) if isinstance(study, Study) else study)
     app()
 

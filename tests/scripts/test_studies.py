@@ -20,8 +20,7 @@ from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from scripts import judge_presets, study_champions, study_levels, study_prior, study_settings
 from scripts.studies import Arm, Pair, Study, Table, changed, conduct, interval, markdown, medians, named, short
-from scripts.study import STUDIES
-from scripts.study import found as found_study
+from scripts.study import STUDIES, load_study
 from scripts.study_champions import macs_of_network
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
@@ -70,7 +69,7 @@ def spent(pair: Pair) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", [name for name, entry in STUDIES.items() if not entry.where.endswith(".main")])
 def test_a_study_can_be_sent_to_processes(name: str, tmp_path: Path) -> None:
-    made = found_study(name)
+    made = load_study(name)
     if name in ("begin", "levels", "prior", "settings"):
         made = made.options(replace(made, out=tmp_path), **({"earlier": made.networks} if name == "prior" else {}))
     assert pickle.loads(pickle.dumps(made)).name == name
