@@ -1,7 +1,7 @@
 """The harness of the studies: networks x machines x seeds x arms, each a `tuner.Search`; pairs, progress, CSV, tables, --json.
 
-A study is a file `study_*.py` that says what differs between its arms, which rows a pair of network and seed gives, and what of the rows is
-shown.  Everything else is here.
+A study is a table of arms, the rows of a pair of network and seed, and what of the rows is shown (`study_*.py`).  Everything else is here;
+`study.py` is the command.
 
 What a pair found lies in OUT/NAME/, and is not computed again as long as everything that it follows from is the same: network, machine,
 seed, budget, settings, arms, simulator, and the study's own file.
@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -41,6 +41,7 @@ from compiler.pipeline import Compiler
 from compiler.space.operator_order import Order, ordered
 from compiler.target.capabilities import no_floats
 from compiler.target.target_graph import TargetGraph
+from scripts.traffic import moved_bytes, stream_bytes
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Machine
@@ -59,6 +60,9 @@ Row = dict[str, Any]
 Key = tuple[str, str, int]  # network, machine, seed
 DEFAULT_ORDER: Order = load_config().search.order
 SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped_networks())
+PAIR = ("network", "machine", "seed")
+CELL = ("network", "machine", "level")  # medians over seeds
+MEAN = "geometric mean"
 
 
 class Arm(NamedTuple):
@@ -91,20 +95,52 @@ class Pair(NamedTuple):
         return tuple(self.target_graph.machine.contention)
 
 
+class Figures(NamedTuple):
+    """Of the champion of a level, at that level.  bytes: of DDR.  stream: bytes of its instructions."""
+
+    cycles: int
+    bytes: int
+    stream: int
+    baseline: int
+
+    @property
+    def gain(self) -> float:
+        return self.baseline / self.cycles
+
+
 class Table(NamedTuple):
     """Columns whose name starts with `<` are text."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
+    @staticmethod
+    def of(rows: Iterable[Row], *columns: str) -> Table:
+        """columns: `[<]NAME[=KEY][:FORMAT]` each.  KEY of a row is NAME where it is not given; a row may lack it.
+
+        Behind a FORMAT `M` is for millions, `x` for times, and `-1` before it for the difference from 1.
+        """
+        split = [re.fullmatch(r"(<?([^=:]*))(?:=([^:]*))?(?::(.*))?", column) for column in columns]
+        parts = [(match[1], match[2] if match[3] is None else match[3], match[4] or "") for match in split if match]
+        return Table([name for name, _, _ in parts], [[_cell(row.get(key), form) for _, key, form in parts] for row in rows])
+
+
+def _cell(value: Any, form: str) -> object:
+    if value is None or not form:
+        return "" if value is None else value
+    number = (value - 1 if form.startswith("-1") else value) / (1e6 if form.endswith("M") else 1)
+    return format(number, form.removeprefix("-1").rstrip("Mx")) + ("x" if form.endswith("x") else "")
+
 
 @dataclass(frozen=True)
 class Study:
     """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
 
+    The fields from `networks` to `overrides` are what is run unless options say otherwise; `out` is where.
     evaluator: who measures, made for every search; None for the simulator.  begins: of an arm's name and a pair, further fields of its
     `tuner.Search`, made before its time is taken.  of_floats: an arm that a machine of integers does without.  given: what else the rows of
-    a pair follow from, as options that only this study has.  The others are what is run unless options say otherwise.
+    a pair follow from.  options: of this study and of options that only it has, the studies that are run; one of the same name as a field
+    takes its place.
     """
 
     name: str
@@ -115,10 +151,13 @@ class Study:
     machines: Sequence[str] = ("edge",)
     candidates: int = 64
     seeds: int = 3
+    overrides: Sequence[str] = ()
+    out: Path = Path()
     evaluator: Callable[[TargetGraph, tuple[str, ...]], Evaluator] | None = None
     begins: Callable[[str, Key], Mapping[str, Any]] | None = None
     of_floats: str = ""
     given: tuple[object, ...] = ()
+    options: Callable[..., Study | Sequence[Study]] | None = None
 
     def possible(self, machine: str) -> dict[str, Arm]:
         """Its arms, on a machine."""
@@ -135,46 +174,61 @@ class Found(NamedTuple):
 
 Out = Annotated[Path, typer.Option(help="Folder of the CSV files.")]
 Networks = Annotated[str, typer.Option(help="Comma-separated: shipped networks, light:NAME, made:NAME or files.")]
-Machines = Annotated[list[str], typer.Option("--machine", help="A preset or a YAML file; repeatable.")]
+OneMachine = Annotated[str, typer.Option("--machine", help="A preset or a YAML file.")]
 Candidates = Annotated[int, typer.Option(min=1, help="Measured programs of each search.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Searches of each arm: seeds 0..")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Of all arms, as in tilefarm tune.")]
 Processes = Annotated[int, typer.Option(min=1, help="Pairs at once; changes no figure but CPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
+FIELDS = {
+    "networks": Networks,
+    "machines": Annotated[list[str], typer.Option("--machine", help="A preset or a YAML file; repeatable.")],
+    "candidates": Candidates,
+    "seeds": Annotated[int, typer.Option(min=1, help="Searches of each arm: seeds 0..")],
+    "overrides": Set,
+}
+"""Fields of a study that are options."""
 
 
-def command(study: Study, about: str | None) -> None:
-    """The command line of a study that has no options of its own.  about: its help."""
+def command(study: Study, about: str) -> Callable[..., None]:
+    """The command line of a study: its own options, and the fields that it has none for.  about: its help."""
+    # behind the study itself, the first parameter
+    own = {} if study.options is None else dict([*inspect.signature(study.options, eval_str=True).parameters.items()][1:])
+    fields = {name: kind for name, kind in FIELDS.items() if name not in own}
 
-    def main(
-        out: Out,
-        networks: Networks = study.networks,
-        machine: Machines = list(study.machines),  # noqa: B006  typer's own default
-        candidates: Candidates = study.candidates,
-        seeds: Seeds = study.seeds,
-        settings: Set = None,
-        processes: Processes = 1,
-        as_json: Json = False,
-    ) -> None:
-        rows, cpu_s = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
-        finish(study.name, out, rows, study.show(rows), cpu_s, as_json)
+    def main(out: Path, processes: int, as_json: bool, **given: Any) -> None:
+        values = {name: tuple(given[name] or ()) if name in ("machines", "overrides") else given[name] for name in fields}
+        asked = replace(study, out=out, **values)
+        run = asked if study.options is None else study.options(asked, **{name: given[name] for name in own})
+        parts = [run] if isinstance(run, Study) else run
+        results = [conduct(part, processes) for part in parts]
+        rows, cpu_s = [row for result in results for row in result.rows], sum(result.cpu_s for result in results)
+        begun_s = spent_s()  # some studies train models for what they show
+        shown = [*parts[0].show(rows)]
+        name = run.name if isinstance(run, Study) else study.name
+        finish(name, out, rows, shown, cpu_s + spent_s() - begun_s, as_json)
 
+    def option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+        default = list(default) if isinstance(default, tuple) else default
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+    # typer reads a signature: of these options, not of `main`
+    options = [option("out", Out, inspect.Parameter.empty), *(option(each.name, each.annotation, each.default) for each in own.values())]
+    options += [option(name, kind, getattr(study, name)) for name, kind in fields.items()]
+    options += [option("processes", Processes, 1), option("as_json", Json, False)]
     main.__doc__ = about
-    typer.run(main)
+    main.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    main.__annotations__ = {each.name: each.annotation for each in options}
+    return main
 
 
-def conduct(
-    study: Study, out: Path, networks: str, machines: Sequence[str], candidates: int, seeds: int, settings: Sequence[str] = (),
-    processes: int = 1,
-) -> Found:  # fmt: skip
+def conduct(study: Study, processes: int = 1) -> Found:
     """Run every pair that is not there, write `<name>.csv` as they come."""
-    pairs = [(name, machine, seed) for name in named(networks) for machine in machines for seed in range(seeds)]
-    work = partial(_kept, study, candidates=candidates, settings=tuple(settings), folder=out / study.name)
+    pairs = [(name, machine, seed) for name in named(study.networks) for machine in study.machines for seed in range(study.seeds)]
     rows, cpu_s = list[Row](), 0.0
-    for pair, (found, took_s) in zip(pairs, _mapped(work, pairs, processes), strict=True):
+    for pair, (found, took_s) in zip(pairs, _mapped(partial(_kept, study), pairs, processes), strict=True):
         rows += found
         cpu_s += took_s
-        write_rows(out / f"{study.name}.csv", rows)  # what is done survives what stops the rest
+        write_rows(study.out / f"{study.name}.csv", rows)  # what is done survives what stops the rest
         print(f"{short(pair[0])} on {pair[1]}, seed {pair[2]}: done", file=sys.stderr, flush=True)
     return Found(rows, cpu_s)
 
@@ -190,6 +244,26 @@ def champions(target_graph: TargetGraph, found: tuner.SearchResult) -> dict[str,
     """Level -> the program that a search found for it, timed at all levels that it fits.  unit: in the search's order."""
     plans = {level: best.plan(target_graph) for level, best in zip(found.levels, found.best, strict=True)}
     return measure_plans(Compiler(target_graph), plans)
+
+
+def figures(found: tuner.SearchResult) -> dict[str, Figures]:
+    """Of the champion of every level."""
+    timed = champions(found.target_graph, found)
+    return {
+        level: Figures(
+            each.timings[level].cycles, moved_bytes(each.timings[level]), stream_bytes(each.program), found.baseline_cycles[level]
+        )
+        for level, each in timed.items()
+    }
+
+
+def figures_of_arms(pair: Pair) -> dict[str, Row]:
+    """Of every level the figures of all arms, as `ARM_cycles`."""
+    found = {arm: figures(result) for arm, result in pair.found.items()}
+    return {
+        level: {f"{arm}_{key}": value for arm, each in found.items() for key, value in each[level]._asdict().items()}
+        for level in pair.levels
+    }
 
 
 def spent_s() -> float:
@@ -215,44 +289,34 @@ def _apart(work: Callable[[Key], Found], pair: Key) -> Found:
         return process.submit(work, pair).result()
 
 
-def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], folder: Path) -> Found:
+def _kept(study: Study, pair: Key) -> Found:
     """`_pair`, or what it left in the folder."""
-    (name, machine, seed), config = pair, load_config(None, settings)
+    (name, machine, seed), settings = pair, tuple(study.overrides)
+    config = load_config(None, settings)
     target_graph = _own(study, name, machine, config.search.order)
     arms = [[name, *arm._replace(strategy=None), arm.strategy and arm.strategy.__name__] for name, arm in study.arms.items()]
-    written = hashlib.sha256(Path(inspect.getfile(study.show)).read_bytes()).hexdigest()
+    written = hashlib.sha256(Path(inspect.getfile(getattr(study.show, "func", study.show))).read_bytes()).hexdigest()
     others = [network(f"{name}{arm.network}", machine).digest for arm in study.possible(machine).values() if arm.network]
-    what = [
-        target_graph.digest,
-        *others,
-        seed,
-        candidates,
-        settings,
-        config.digest,
-        simulator.VERSION,
-        arms,
-        written,
-        *map(str, study.given),
-    ]
-    path = folder / f"{short(name)}-{digest(what)}.json"
+    follows_from = [target_graph.digest, *others, seed, study.candidates, settings, config.digest, simulator.VERSION, arms, written]
+    path = study.out / study.name / f"{short(name)}-{digest([*follows_from, *map(str, study.given)])}.json"
     if path.is_file():
         kept = json.loads(path.read_text())
         return Found([{**row, "network": short(name), "machine": machine} for row in kept["rows"]], kept["cpu_s"])  # called otherwise
     begun_s = spent_s()
-    rows = _pair(study, pair, candidates, settings)
+    rows = _pair(study, pair, settings)
     found = Found(json.loads(json.dumps(rows, default=float)), round(spent_s() - begun_s, 2))
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, [json.dumps(found._asdict(), indent=1).encode()])
     return found
 
 
-def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
+def _pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
     """The rows of one pair, each with what they are of."""
     (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
     for arm, (own, times, levels, strategy, changes, more_of_name) in study.possible(machine).items():
         texts = (*own, *settings)
         target_graph = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
-        budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * candidates))
+        budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * study.candidates))
         evaluator = study.evaluator(target_graph, levels or tuple(target_graph.machine.contention)) if study.evaluator is not None else None
         more = study.begins(arm, pair) if study.begins is not None else {}
         search = tuner.Search(
@@ -263,7 +327,7 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
         found[arm] = search.run()
         cpu_s[arm] = round(time.process_time() - begun, 2)
     target_graph = _own(study, name, machine, load_config(None, settings).search.order)
-    rows = study.rows(Pair(name, target_graph, seed, candidates, found, cpu_s))
+    rows = study.rows(Pair(name, target_graph, seed, study.candidates, found, cpu_s))
     head = {"network": short(name), "machine": machine, "seed": seed}
     return [head | row for row in rows]
 
@@ -304,9 +368,9 @@ def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -
     return make_unit(graph, described, dtype)
 
 
-def opened(name: str, machine: str, dtype: str) -> LoweredModel:
+def opened(name: str, machine: str | Machine, dtype: str, frames: int = 1) -> LoweredModel:
     """The same as it is compiled: with weights, in the file's order."""
-    return open_network(ModelSpec.named(model_named(name), machine, dtype, {}, None))
+    return open_network(ModelSpec.named(model_named(name), machine, dtype, {}, None, frames))
 
 
 def in_search_order(target_graph: TargetGraph) -> TargetGraph:
@@ -357,9 +421,17 @@ def medians(rows: Iterable[Row], *keys: str) -> list[Row]:
     return [{key: middle([row[key] for row in mine]) for key in mine[0] if key != "seed"} for mine in groups(rows, *keys).values()]
 
 
-def means(rows: Iterable[Row], keys: Sequence[str], by: str = "level") -> dict[str, dict[str, float]]:
-    """Geometric means over all rows of a level: level -> key -> mean."""
-    return {name: {key: geometric_mean(row[key] for row in mine) for key in keys} for (name,), mine in groups(rows, by).items()}
+def means(rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
+    """Geometric means over all rows of a level, as rows of a table."""
+    return [
+        {"network": MEAN, "level": level, **{key: geometric_mean(row[key] for row in mine) for key in keys}}
+        for (level,), mine in groups(rows, "level").items()
+    ]
+
+
+def over_pairs(rows: Iterable[Row], key: str) -> NDArray[np.float64]:
+    """Of every pair the geometric mean of a key over its levels."""
+    return np.array([geometric([row[key] for row in levels]) for levels in groups(rows, *PAIR).values()])
 
 
 def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], Any], samples: int = 2000) -> tuple[float, float]:
@@ -370,7 +442,13 @@ def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float6
     return float(low), float(high)
 
 
-def geometric(values: NDArray[np.float64]) -> float:
+def span(values: NDArray[np.float64], form: str) -> str:
+    """`interval` of the geometric mean, as text."""
+    low, high = interval(values, geometric)
+    return f"{low:{form}} .. {high:{form}}"
+
+
+def geometric(values: Sequence[float] | NDArray[np.float64]) -> float:
     return float(np.exp(np.log(values).mean()))
 
 

@@ -12,16 +12,13 @@ Each arm searches with the same number of readings, finals and canary among them
 | `calibrated` | fitted to the board by `calibrate` | the estimate; its probes' readings come on top, once for all networks |
 
 Gain: cycles of the untuned program over those of the champions, both of the hidden machine without noise; the geometric mean over levels.
-A cell is a JSON file in the folder, and is not computed again.
-
-    python scripts/study_board.py --out board
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -30,12 +27,10 @@ import numpy as np
 import typer
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import default_plan
 from compiler.model import ModelSpec
 from compiler.plan.plan import Infeasible, Plan
-from scripts import study_board as board_module
-from scripts.studies import Json, Out, Row, Seeds, Set, Table, finish, geometric, interval, model_named, spent_s, write_rows
+from scripts.studies import PAIR, Pair, Row, Study, Table, geometric, groups, model_named, span
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
@@ -102,65 +97,56 @@ def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, mea
         assert isinstance(after, np.ndarray)
         gains.append(before[at, 0] / after[at, 0])
     use = summary.measurements
-    row: Row = {"network": network, "seed": seed, "arm": arm, "measurements": measurements, "gain": geometric(np.array(gains))}
+    row: Row = {"arm": arm, "measurements": measurements, "gain": geometric(np.array(gains))}
     return row | {"programs": summary.candidates, "tasks": summary.tasks, "read": use.asked, "finals": use.finals, "canary": use.canary}
 
 
-def shown(rows: Sequence[Row], calibrations: Sequence[Row]) -> Iterator[Table | str]:
+@cache
+def fitted_to(given: str, noise: float, seed: int) -> tuple[Machine, int]:
+    """The machine file of the board, and the readings that it took.  given: the machine in JSON."""
+    found = calibrate_board(
+        ProbedBoard("hidden", Bench(SimulatedBoard(HIDDEN["machine"], noise, seed)), Machine.model_validate_json(given))
+    )
+    return name_calibrated(found.machine), found.readings
+
+
+def rows(arms: Sequence[str], budgets: Sequence[int], noise: float, settings: Sequence[str], pair: Pair) -> Iterator[Row]:
+    """Of every budget and arm."""
+    given = pair.target_graph.machine
+    HIDDEN.update(machine=hidden_machine(given, pair.seed + 1), noise=noise, seed=pair.seed)
+    fitted, readings = fitted_to(given.model_dump_json(), noise, pair.seed) if "calibrated" in arms else (given, None)
+    for count in budgets:
+        for arm in arms:
+            yield cell(pair.name, arm, given, fitted, pair.seed, count, settings) | {"calibrated_by": readings}
+
+
+def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """A row per network and budget, then the arms against the one without a model, in pairs of equal network, seed and budget."""
-    gains = {(row["network"], row["measurements"], row["seed"], row["arm"]): row["gain"] for row in rows}
     table = []
-    for network, measurements in dict.fromkeys((row["network"], row["measurements"]) for row in rows):
-        mine = {arm: [gain for key, gain in gains.items() if (*key[:2], key[3]) == (network, measurements, arm)] for arm in ARMS}
-        table.append([network, measurements, *(f"{geometric(np.array(found)):.3f}x" if found else "" for found in mine.values())])
-    yield Table(["<network", "measurements", *ARMS], table)
+    for (network, measurements), mine in groups(found, "network", "measurements").items():
+        gains = {arm: geometric([row["gain"] for row in of_arm]) for (arm,), of_arm in groups(mine, "arm").items()}
+        table.append({"network": network, "measurements": measurements, **gains})
+    yield Table.of(table, "<network", "measurements", *(f"{arm}:.3fx" for arm in ARMS))
     yield ""
+    cases = [{row["arm"]: row["gain"] for row in mine} for mine in groups(found, *PAIR, "measurements").values()]
     for arm in ARMS:
-        ratios = np.array([gain / gains[*key, BASE] for (*key, other), gain in gains.items() if other == arm and (*key, BASE) in gains])
+        ratios = np.array([gains[arm] / gains[BASE] for gains in cases if {arm, BASE} <= gains.keys()])
         if arm != BASE and len(ratios):
-            low, high = interval(ratios, geometric)
-            yield (
-                f"{arm}: {geometric(ratios):.4f} of the gain without a model, in {len(ratios)} pairs (95% interval {low:.4f} to {high:.4f})"
-            )
-    for row in calibrations:
-        yield f"seed {row['seed']}: calibrate took {row['readings']:,} readings, once"
+            of = f"{geometric(ratios):.4f} of the gain without a model, in {len(ratios)} pairs"
+            yield f"{arm}: {of} (95% interval {span(ratios, '.4f')})"
+    for (machine, seed, readings), _ in groups(found, "machine", "seed", "calibrated_by").items():
+        if readings:
+            yield f"{machine}, seed {seed}: calibrate took {readings:,} readings, once"
 
 
-def main(
-    out: Out,
-    networks: Annotated[
-        str, typer.Option(help="Comma-separated: shipped networks, light:NAME, made:NAME or files.")
-    ] = "squeezenet,shufflenet",
-    machine: Annotated[str, typer.Option(help="A preset; the board is its hidden twin.")] = "edge",
-    seeds: Seeds = 2,
+def on_board(
+    study: Study,
     measurements: Annotated[str, typer.Option(help="Comma-separated budgets.")] = "3000",
     arms: Annotated[str, typer.Option(help="Comma-separated.")] = ",".join(ARMS),
     noise: Annotated[float, typer.Option(min=0, help="Standard deviation of a reading, in parts of it.")] = 0.02,
-    settings: Set = None,
-    as_json: Json = False,
-) -> None:
-    """Cost models on a noisy board, at equal measurements."""
-    given, rows, calibrations = load_machine(machine), list[Row](), list[Row]()
-    for seed in range(seeds):
-        board_module.HIDDEN.update(machine=hidden_machine(given, seed + 1), noise=noise, seed=seed)
-        HIDDEN.update(board_module.HIDDEN)
-        fitted = given
-        if "calibrated" in arms.split(","):
-            found = calibrate_board(ProbedBoard("hidden", Bench(SimulatedBoard(HIDDEN["machine"], noise, seed)), given))
-            fitted = name_calibrated(found.machine)
-            calibrations.append({"seed": seed, "readings": found.readings})
-        for network in networks.split(","):
-            for count in map(int, measurements.split(",")):
-                for arm in arms.split(","):
-                    path = out / f"{Path(network.replace(':', '_')).name}-{seed}-{count}-{arm}.json"
-                    if not path.is_file():
-                        row = cell(network, arm, given, fitted, seed, count, settings or ())
-                        out.mkdir(parents=True, exist_ok=True)
-                        atomic_write(path, [json.dumps(row).encode()])
-                    rows.append(json.loads(path.read_bytes()))
-                    write_rows(out / "board.csv", rows)
-    finish("board", out, [*rows, *calibrations], shown(rows, calibrations), spent_s(), as_json)
+) -> Study:
+    asked = (tuple(arms.split(",")), tuple(map(int, measurements.split(","))), noise)
+    return replace(study, rows=partial(rows, *asked, study.overrides), given=asked)
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study("board", {}, partial(rows, (), (), 0.0, ()), show, "squeezenet,shufflenet", seeds=2, options=on_board)

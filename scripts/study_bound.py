@@ -8,24 +8,19 @@ From the best of each level on, and from the best that are cut or blocked otherw
 those that the grid leaves out too: strips, passes, orders, what VECTOR makes, all tilings.  So is every change that the compiler itself
 tries, until none is faster.
 The best may be faster still, and nearer to the bound, than is printed.
-
-    python scripts/study_bound.py --out bound --graphs 200
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.bound.bound import Bound
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Conv, Operator, Pool, Shape
@@ -226,11 +221,9 @@ def rows_of(seed: int) -> list[Row]:
 
 def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     table = []
-    for (level,), mine in groups(rows, "level").items():
+    for level, mine in [*((level, mine) for (level,), mine in groups(rows, "level").items()), ("all", rows)]:
         over = [row["over_bound"] for row in mine]
-        table.append((level, len(over), f"{min(over):.3f}", f"{median(over):.3f}", f"{geometric_mean(over):.3f}", f"{max(over):.3f}"))
-    over = [row["over_bound"] for row in rows]
-    table.append(("all", len(over), f"{min(over):.3f}", f"{median(over):.3f}", f"{geometric_mean(over):.3f}", f"{max(over):.3f}"))
+        table.append((level, len(over), *(f"{each:.3f}" for each in (min(over), median(over), geometric_mean(over), max(over)))))
     yield Table(("<level", "graphs", "least", "median", "mean", "most"), table)
 
 
@@ -241,7 +234,3 @@ def main(out: Out, graphs: Annotated[int, typer.Option(min=1, help="How many.")]
         rows += rows_of(seed)
         write_rows(out / "bound.csv", rows)
     finish("bound", out, rows, show(rows), time.process_time(), as_json)
-
-
-if __name__ == "__main__":
-    typer.run(main)

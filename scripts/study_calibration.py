@@ -4,20 +4,15 @@ Hidden is the preset with every value that is fitted changed by a random factor 
 to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is
 said not to show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was
 made, are measured (each 24 times) and predicted.
-
-    python scripts/study_calibration.py --machines edge,ascend310p --seeds 1 --out calibration
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import Json, Out, Row, Table, finish, goal, spent_s, write_rows
 from simulator.npu.machine_file import load_machine
 from tuner.calibrate.hidden import hidden_machine
@@ -51,25 +46,15 @@ def found(machine: str, seed: int, noise: float, segments: int, networks: Sequen
     row: Row = {"machine": machine, "seed": seed, "keys": len(rows), "readings": result.readings, "spread": result.spread}
     if segments:
         held_out = check(board, result.machine, segments, seed, networks)
-        row |= {
-            "segments": segments,
-            "median": held_out.median,
-            "p95": held_out.p95,
-            "worst": float(held_out.error.max()),
-            "pairs": held_out.pairs,
-        }
+        row |= {"segments": segments, "median": held_out.median, "p95": held_out.p95}
+        row |= {"worst": float(held_out.error.max()), "pairs": held_out.pairs}
     return rows, row
 
 
 def shown(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
-    yield Table(
-        ["<machine", "seed", "<key", "given", "hidden", "fitted", "+-", "error", "<known", "<right"],
-        [
-            (r["machine"], r["seed"], r["key"], f"{r['given']:g}", f"{r['hidden']:g}", f"{r['fitted']:g}", f"{r['half']:.2g}",
-             f"{r['error']:+.2%}", r["known"], "yes" if r["right"] else "NO")
-            for r in rows
-        ],
-    )  # fmt: skip
+    said = [row | {"said": "yes" if row["right"] else "NO"} for row in rows]
+    columns = ("given:g", "hidden:g", "fitted:g", "+-=half:.2g", "error:+.2%", "<known", "<right=said")
+    yield Table.of(said, "<machine", "seed", "<key", *columns)
     yield ""
     known = [row for row in rows if row["known"] == "calibrated"]
     right = sum(row["right"] for row in known)
@@ -81,10 +66,8 @@ def shown(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
             reached = goal(row["median"] <= MEDIAN and row["p95"] <= P95 and row["pairs"] >= PAIRS)
             yield (
                 f"{row['machine']}, seed {row['seed']}: {row['readings']:,} readings with {row['spread']:.1%} noise;"
-                f" {row['segments']} segments predicted within {row['median']:.2%} (median), {row['p95']:.2%} (p95),"
-                f" {row['worst']:.2%} (worst);"
-                f" {row['pairs']:.2%} of pairs right;"
-                f" goals {MEDIAN:.0%}, {P95:.0%}, {PAIRS:.0%}: {reached}"
+                f" {row['segments']} segments predicted within {row['median']:.2%} (median), {row['p95']:.2%} (p95), {row['worst']:.2%}"
+                f" (worst); {row['pairs']:.2%} of pairs right; goals {MEDIAN:.0%}, {P95:.0%}, {PAIRS:.0%}: {reached}"
             )
 
 
@@ -94,9 +77,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Hidden machines of each: seeds 1..")] = 1,
     noise: Annotated[float, typer.Option(min=0, help="Standard deviation of a reading, in parts of it.")] = 0.03,
     segments: Annotated[int, typer.Option(min=0, help="Held out, of each; 0 for none.")] = 500,
-    networks: Annotated[str, typer.Option(help="Comma-separated: light:NAME, made:NAME or files, whose segments are held out.")] = ",".join(
-        NETWORKS
-    ),
+    networks: Annotated[str, typer.Option(help="Comma-separated; their segments are held out.")] = ",".join(NETWORKS),
     as_json: Json = False,
 ) -> None:
     """Find hidden machines through noise, and predict held-out segments."""
@@ -109,7 +90,3 @@ def main(
             write_rows(out / "keys.csv", rows)
             write_rows(out / "segments.csv", summary)
     finish("calibration", out, [*rows, *summary], shown(rows, summary), spent_s(), as_json)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -4,13 +4,10 @@ For every network (a run folder, a compiled ONNX file, or by default small runs 
 best static variant's time over the oracle's; then what each rule makes of it.  The best static variant is chosen in hindsight for each
 trace, the hardest to beat.  All meet the same trace for the same cycles, and are compared by cycles per inference.  Settings of the rules
 are chosen on traces of other seeds than those reported.  The goals are printed with the figure that was reached.
-
-    python scripts/study_controller.py --out controller RUN1 RUN2/best.onnx
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -20,7 +17,6 @@ from typing import Annotated, Any
 
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner
 from scripts.studies import Candidates, Json, Networks, Row, Table, finish, goal, groups, model_named, named, short, spent_s, write_rows
 from simulator.background_load import GENERATORS, generate_trace
@@ -124,26 +120,19 @@ def choose(settings: Iterable[Setting], networks: list[tuple[Network, list[Trial
     return min(settings, key=badness)
 
 
-def study(network: Network, trials: list[Trial], chosen: dict[str, Setting]) -> list[dict[str, Any]]:
-    rows = []
+def study(network: Network, trials: list[Trial], chosen: dict[str, Setting]) -> Iterator[Row]:
+    """A row per trial."""
     for trial in trials:
         best = trial.static[trial.best]
-        row: dict[str, Any] = {
-            "network": network.name,
-            "trace": trial.kind,
-            "seed": trial.seed,
-            "inferences": trial.oracle.inferences,
-            "oracle_cycles": trial.oracle.mean_cycles,
-            "best_static": trial.best,
-            "to_win": best.regret(trial.oracle),
-        }
+        row: Row = {
+            "network": network.name, "trace": trial.kind, "seed": trial.seed, "inferences": trial.oracle.inferences,
+            "oracle_cycles": trial.oracle.mean_cycles, "best_static": trial.best, "to_win": best.regret(trial.oracle),
+        }  # fmt: skip
         for name, setting in chosen.items():
             served = trial.serve(network.rule(setting))
-            row[f"{name}_over_oracle"] = served.regret(trial.oracle)
-            row[f"{name}_over_static"] = served.regret(best)
+            row |= {f"{name}_over_oracle": served.regret(trial.oracle), f"{name}_over_static": served.regret(best)}
             row[f"{name}_switches"] = served.switches
-        rows.append(row)
-    return rows
+        yield row
 
 
 def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidates: int) -> list[tuple[str, Path]]:
@@ -224,7 +213,3 @@ def main(
     rows = [row for network, mine in trials(0, seeds) for row in study(network, mine, chosen)]
     write_rows(out / "controller.csv", rows)
     finish("controller", out, rows, [*shown, "", *tables(rows)], spent_s(), as_json)
-
-
-if __name__ == "__main__":
-    typer.run(main)

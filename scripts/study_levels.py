@@ -14,45 +14,20 @@ another: what does not fit there has no loss there, and is counted.
 
 With `--guard` it is only what the guard against that costs and insures, at several budgets: for what ships with it and without it, losses
 over the level's champion by the description, and over the fastest of the champions and the robust program out of sample.
-
-    python scripts/study_levels.py --out levels
-    python scripts/study_levels.py --guard 8,48 --networks light:squeezenet,made:drawn,seed=1 --machine tiny --out guard
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import compile_plan
 from compiler.pipeline import Compiler
-from scripts.studies import (
-    SHIPPED,
-    Arm,
-    Candidates,
-    Json,
-    Machines,
-    Networks,
-    Out,
-    Pair,
-    Processes,
-    Row,
-    Seeds,
-    Set,
-    Study,
-    Table,
-    conduct,
-    finish,
-    geometric,
-    groups,
-    medians,
-)  # fmt: skip
+from scripts.studies import MEAN, PAIR, SHIPPED, Arm, Pair, Row, Study, Table, geometric, groups, medians
 from scripts.traffic import stream_bytes
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
@@ -62,14 +37,10 @@ from tuner.selection.robust import Floats, best_variants, losses
 from tuner.selection.robustness_filter import settle_variants
 
 LEVELS = ("none", "slight", "severe")
-NETWORKS = f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16"
 FAST = "edge:ddr.bytes_per_cycle=192,paths.*DDR*.bytes_per_cycle=192,buffers_bytes.L1=393216"
 FAST += ",contention.severe.share=0.0625,contention.severe.latency_cycles=450"  # by the rule of `edge`, which `configs/machines` has
 GRANTED = "edge:contention.severe.l1_bytes=524288"
-MACHINES = ("edge", FAST, GRANTED)
-"""And one with a fast port and little memory, on which a level is further from the other, and one on which others take half of L1."""
-
-
+"""One machine with a fast port and little memory, on which a level is further from the other, one on which others take half of L1."""
 SHOWN = ("only_none", "only", "robust", "two", "own", "pay")
 STREAMS = ("own_stream", "robust_stream")
 
@@ -136,14 +107,10 @@ def guarded(pair: Pair) -> Iterator[Row]:
 def show_guard(found: Sequence[Row]) -> Iterator[Table | str]:
     lines = []
     for (budget,), mine in groups(found, "candidates").items():
-        cases = len(groups(mine, "network", "machine", "seed"))
         for name, displaced in (("without", 0), ("with", sum(row["displaced"] for row in mine))):
-            figures = [
-                f"{value:.2%}"
-                for key, worst in (("nominal", "nominal"), ("out_mean", "out_worst"))
-                for value in (np.mean([row[f"{key}_{name}"] for row in mine]), max(row[f"{worst}_{name}"] for row in mine))
-            ]
-            lines.append((budget, cases, name, f"{displaced} of {len(mine)}", *figures))
+            nominal, mean, worst = (np.array([row[f"{key}_{name}"] for row in mine]) for key in ("nominal", "out_mean", "out_worst"))
+            figures = (f"{value:.2%}" for value in (nominal.mean(), nominal.max(), mean.mean(), worst.max()))
+            lines.append((budget, len(groups(mine, *PAIR)), name, f"{displaced} of {len(mine)}", *figures))
     yield Table(("programs", "cases", "<guard", "displaced", "nominal mean", "worst", "out of sample mean", "worst"), lines)
     for row in found:
         if row["displaced"]:
@@ -156,7 +123,7 @@ def show_guard(found: Sequence[Row]) -> Iterator[Table | str]:
 def cells(found: Sequence[Row]) -> Iterator[Row]:
     """A row per network, machine and seed: the largest loss over the levels that a program fits, and how often one does not fit."""
     only = [f"only_{level}" for level in LEVELS]
-    for (network, machine, seed), mine in groups(found, "network", "machine", "seed").items():
+    for (network, machine, seed), mine in groups(found, *PAIR).items():
         worst = {name: max(row[name] for row in mine if row[name] is not None) for name in (*only, "robust", "two", "own")}
         yield {
             "network": network, "machine": machine, "seed": seed, **worst, "only": max(worst[name] for name in only),
@@ -167,43 +134,16 @@ def cells(found: Sequence[Row]) -> Iterator[Row]:
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
-    each, of = list(cells(found)), len(LEVELS)
-    machines = list(dict.fromkeys(row["machine"] for row in each))
-    for number, machine in enumerate(machines):
-        here = [row for row in each if row["machine"] == machine]
-        seeds = len({row["seed"] for row in here})
-        yield f"{'' if number == 0 else chr(10)}{machine}: the largest loss over the levels, median of {seeds} seeds"
-        lines = []
-        by_network = {network: mine for (network,), mine in groups(here, "network").items()} | {"": here}
-        middles = {network: medians(mine, "machine")[0] for network, mine in by_network.items()}
-        middles[""] = {name: geometric(np.array([middles[network][name] for network in middles if network])) for name in SHOWN}
-        for network, mine in by_network.items():
-            unfit, changed = (sum(row[key] for row in mine) for key in ("unfit", "changed"))
-            counts = f"{unfit} of {len(mine) * of * (of - 1)}", f"{changed} of {len(mine) * of}"
-            lines.append(
-                (
-                    network or "geometric mean, sum",
-                    *(f"{middles[network][name]:.3f}" for name in SHOWN),
-                    *counts,
-                    *(middles[network].get(key, "") for key in STREAMS),
-                )
-            )
-        yield Table(
-            [
-                "<network",
-                "none only",
-                "one level only",
-                "robust",
-                "two",
-                "own",
-                "variants pay",
-                "does not fit",
-                "changed",
-                "stream own",
-                "robust",
-            ],
-            lines,
-        )
+    by_machine = groups(cells(found), "machine")
+    for number, ((machine,), here) in enumerate(by_machine.items()):
+        yield f"{chr(10) * bool(number)}{machine}: the largest loss over the levels, median of {len(groups(here, 'seed'))} seeds"
+        table = [medians(mine, "network")[0] | _counts(mine) for mine in groups(here, "network").values()]
+        mean = {name: geometric([row[name] for row in table]) for name in SHOWN}
+        yield Table.of(
+            [*table, {"network": f"{MEAN}, sum", **mean, **_counts(here)}], "<network", "none only=only_none:.3f",
+            "one level only=only:.3f", "robust:.3f", "two:.3f", "own:.3f", "variants pay=pay:.3f", "does not fit=unfit", "changed",
+            "stream own=own_stream", "robust=robust_stream",
+        )  # fmt: skip
         most = {name: max(here, key=lambda row: float(row[name])) for name in SHOWN[1:]}
         yield "at most: " + ", ".join(
             f"{what} {most[name][name]:.3f} ({most[name]['network']})"
@@ -211,32 +151,25 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
         )
 
 
-STUDY = Study(
-    "levels", {"all": Arm(levels=LEVELS), **{level: Arm(levels=(level,)) for level in LEVELS}}, rows, show, NETWORKS, MACHINES,
-    candidates=32,
-)  # fmt: skip
+def _counts(cases: Sequence[Row]) -> Row:
+    """Sums over seeds, of how many."""
+    of, (unfit, changed) = len(cases) * len(LEVELS), (sum(row[key] for row in cases) for key in ("unfit", "changed"))
+    return {"unfit": f"{unfit} of {of * (len(LEVELS) - 1)}", "changed": f"{changed} of {of}"}
 
 
-def main(
-    out: Out,
+def with_guard(
+    study: Study,
     guard: Annotated[str | None, typer.Option(metavar="N,...", help="Only what the guard costs and insures, at these budgets.")] = None,
-    networks: Networks = STUDY.networks,
-    machine: Machines = list(STUDY.machines),  # noqa: B006  typer's own default
-    candidates: Candidates = STUDY.candidates,
-    seeds: Seeds = STUDY.seeds,
-    settings: Set = None,
-    processes: Processes = 1,
-    as_json: Json = False,
-) -> None:
-    """Programs tuned for one level only, one for all levels, and one for each."""
-    study = STUDY
-    if guard is not None:
-        if not all(budget.isdecimal() and int(budget) for budget in guard.split(",")):
-            raise typer.BadParameter(f"{guard}: expected numbers of programs, as in 8,48", param_hint="--guard")
-        study, candidates = Study("guard", {budget: Arm(times=int(budget)) for budget in guard.split(",")}, guarded, show_guard), 1
-    rows, cpu_s = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
-    finish(study.name, out, rows, study.show(rows), cpu_s, as_json)
+) -> Study:
+    if guard is None:
+        return study
+    if not all(budget.isdecimal() and int(budget) for budget in guard.split(",")):
+        raise typer.BadParameter(f"{guard}: expected numbers of programs, as in 8,48", param_hint="--guard")
+    arms = {budget: Arm((f"budget.candidates={budget}",)) for budget in guard.split(",")}
+    return replace(study, name="guard", arms=arms, rows=guarded, show=show_guard)
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study(
+    "levels", {"all": Arm(levels=LEVELS), **{level: Arm(levels=(level,)) for level in LEVELS}}, rows, show,
+    f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16", ("edge", FAST, GRANTED), candidates=32, options=with_guard,
+)  # fmt: skip

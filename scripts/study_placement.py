@@ -8,24 +8,19 @@ Three searches of the same number of measured programs, for every network, machi
 
 `placed` looks at one-core and all-core programs as well, on the same budget, so nothing but the search itself makes it no worse.  All three
 use the first estimate of segments in place of a cost model, so no run learns from another.
-
-    python scripts/study_placement.py --out placement
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.placement.bounds import Bounds, bounds
 from compiler.placement.dag import Dag
 from compiler.placement.segment_graph import segment_edges
 from compiler.space.gene import Genome, working_cores
 from compiler.target.target_graph import TargetGraph
-from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
+from scripts.studies import Arm, Pair, Row, Study, Table, goal, groups, medians
 from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
@@ -95,17 +90,10 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """
     table = medians(found, "network", "machine")
     worst = {key: min(row["over_all"] for row in mine) for key, mine in groups(found, "network", "machine").items()}
-    columns = ("<network", "cores", "DDR B/cycle", *(arm for arm in STUDY.arms), "over one", "over all", "worst seed", *LIMITS, "gap")
-    yield Table(
-        columns,
-        [
-            (
-                *(row[key] for key in ("network", "cores", "ddr", *(f"{arm}_cycles" for arm in STUDY.arms))),
-                f"{row['over_one']:.2f}", f"{row['over_all']:.3f}", f"{worst[row['network'], row['machine']]:.3f}",
-                *(f"{row[f'{name}_share']:.0%}" for name in LIMITS), f"{row['gap']:+.1%}",
-            )
-            for row in table
-        ],
+    yield Table.of(
+        [row | {"worst": worst[row["network"], row["machine"]]} for row in table], "<network", "cores", "DDR B/cycle=ddr",
+        *(f"{arm}={arm}_cycles" for arm in STUDY.arms), "over one=over_one:.2f", "over all=over_all:.3f", "worst seed=worst:.3f",
+        *(f"{name}={name}_share:.0%" for name in LIMITS), "gap:+.1%",
     )  # fmt: skip
     yield "\ngoals"
     for row in table:
@@ -133,6 +121,3 @@ STUDY = Study(
     rows, show, "made:inception_v3,made:nasnet_mobile,squeezenet,made:randwire",
     tuple(f"ascend310:cores={cores},ddr.bytes_per_cycle={port}" for cores, port in ((2, 134), (4, 268))), 40, evaluator=remembering,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    command(STUDY, "One core, all cores for every segment, and placement.")

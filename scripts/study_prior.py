@@ -13,14 +13,12 @@ Each network is searched after an earlier one, in five ways; only the first has 
 Per level: cycles of the best program over those of `all`; below 1 is faster.  Goal: within 1% in the geometric mean over related networks,
 levels and seeds.  The last pair is not related: it shows what a wrong memory costs.  Readings and CPU time are of the search alone; the
 earlier run has as many readings as `all`.
-
-    python scripts/study_prior.py --out prior
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,32 +26,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import simulator
 import tuner
-from scripts.studies import (
-    Arm,
-    Json,
-    Key,
-    Machines,
-    Out,
-    Pair,
-    Processes,
-    Row,
-    Seeds,
-    Set,
-    Study,
-    Table,
-    conduct,
-    finish,
-    geometric,
-    goal,
-    groups,
-    interval,
-    model_named,
-    named,
-    short,
-)  # fmt: skip
+from scripts.studies import Arm, Key, Pair, Row, Study, Table, geometric, goal, groups, model_named, named, short, span
 from simulator.npu.files import write_atomically
 from tuner.config import load_config
 from tuner.cost_model.offline_training import model_of_runs
@@ -110,7 +85,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
     levels = list(dict.fromkeys(row["level"] for row in found))
     table = []
     for (network, arm), mine in groups(found, "network", "arm").items():
-        over = (f"{geometric(np.array([row['over'] for row in mine if row['level'] == level])):.3f}" for level in levels)
+        over = (f"{geometric([row['over'] for row in mine if row['level'] == level]):.3f}" for level in levels)
         readings, cpu_s = (np.mean([row[key] for row in mine]) for key in ("readings", "cpu_s"))
         table.append((network, arm, *over, round(readings), f"{cpu_s:.0f}"))
     yield "cycles over those of the search with all readings"
@@ -125,39 +100,23 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
         for (arm,), of_arm in groups(mine, "arm").items():
             each = [np.array([row["over"] for row in of_arm if row["level"] == level]) for level in levels]
             whole = np.exp(np.mean([np.log(values) for values in each], axis=0))
-            spans = ("{:.3f} ({:.3f} .. {:.3f})".format(geometric(v), *interval(v, geometric)) for v in (*each, whole))
-            table.append((arm, *spans))
+            table.append((arm, *(f"{geometric(over):.3f} ({span(over, '.3f')})" for over in (*each, whole))))
             if related and arm in (*WARM, *MODEL):
                 reached = geometric(whole) <= SAME
                 yield f"goal, {SAME:g} with a quarter of the readings, {arm}: {geometric(whole):.4f}, {goal(reached)}"
         yield Table(("<arm", *levels, "levels together"), table)
 
 
-def study(out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str]) -> Study:
+def after_earlier(
+    study: Study,
+    earlier: Annotated[str, typer.Option(help="Comma-separated: what was searched before each of them.")] = ",".join(PAIRS.values()),
+    measurements: Annotated[int, typer.Option(min=4, help="Readings of a search with all of them.")] = 12800,
+) -> Study:
+    before = dict(zip(named(study.networks), named(earlier), strict=True))
     budget = {ALL: measurements} | dict.fromkeys(QUARTER, measurements // 4)
     arms = {arm: Arm(("budget.candidates=null", f"budget.measurements={count}")) for arm, count in budget.items()}
-    return Study(
-        "prior", arms, rows, show, begins=partial(begun, out, earlier, measurements, settings), given=tuple(sorted(earlier.items()))
-    )
+    begins = partial(begun, study.out, before, measurements, study.overrides)
+    return replace(study, arms=arms, begins=begins, given=tuple(sorted(before.items())))
 
 
-def main(
-    out: Out,
-    networks: Annotated[str, typer.Option(help="Comma-separated: what is searched in every arm.")] = ",".join(PAIRS),
-    earlier: Annotated[str, typer.Option(help="Comma-separated: what was searched before each of them.")] = ",".join(PAIRS.values()),
-    machine: Machines = ["edge"],  # noqa: B006  typer's own default
-    measurements: Annotated[int, typer.Option(min=4, help="Readings of a search with all of them.")] = 12800,
-    seeds: Seeds = 2,
-    settings: Set = None,
-    processes: Processes = 1,
-    as_json: Json = False,
-) -> None:
-    """What an earlier run of a related network saves: a quarter of the readings with and without it."""
-    before = dict(zip(named(networks), named(earlier), strict=True))
-    made = study(out, before, measurements, settings or ())
-    found, cpu_s = conduct(made, out, networks, machine, 1, seeds, settings or (), processes)
-    finish(made.name, out, found, show(found), cpu_s, as_json)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study("prior", {}, rows, show, ",".join(PAIRS), seeds=2, options=after_earlier)

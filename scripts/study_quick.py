@@ -5,13 +5,10 @@ plans every level, writes the file, and ends; with its child process, and with k
 log(baseline / quick) / log(baseline / tuned); the baseline are the tuned single operators of the search.  Goals: 85% in the geometric mean
 over networks and levels; 5 s for any of the shipped networks, 3 s for ResNet-50.  Seconds are of a computer: of one that has nothing else
 to do, if they are to mean something.
-
-    python scripts/study_quick.py --out quick
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from math import log
 from pathlib import Path
@@ -20,9 +17,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.bench_cli import cpu_s, tilefarm
-from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, geometric, goal, groups, medians, model_named
+from scripts.studies import CELL, MEAN, SHIPPED, Arm, Pair, Row, Study, Table, geometric, goal, groups, medians, model_named
 from simulator.compiled import read_compiled
 from simulator.npu.files import atomic_write
 from simulator.onnx_container import read_file
@@ -56,13 +52,13 @@ def mean(found: Sequence[Row]) -> float:
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
-    for (machine,), mine in groups(medians(found, "network", "machine", "level"), "machine").items():
+    for (machine,), mine in groups(medians(found, *CELL), "machine").items():
         table = []
         for (name,), levels in groups(mine, "network").items():
             shares = [f"{row['share']:.0%}" for row in levels]
             table.append((name, *shares, f"{levels[0]['compile_cpu_s']:.1f}", f"{levels[0]['tune_cpu_s']:.1f}"))
         by_level = groups(mine, "level")
-        table.append(("geometric mean", *(f"{mean(each):.0%}" for each in by_level.values()), "", ""))
+        table.append((MEAN, *(f"{mean(each):.0%}" for each in by_level.values()), "", ""))
         yield f"{machine}: share of the tuned gain at each level, and CPU seconds of `compile` and of the search"
         yield Table(("<network", *(level for (level,) in by_level), "compile s", "tune s"), table)
         yield f"goal, {SHARE:.0%} in the geometric mean: {mean(mine):.1%}, {goal(mean(mine) >= SHARE)}"
@@ -78,6 +74,3 @@ STUDY = Study(
     "quick", {TUNED: Arm()}, rows, show, networks=f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16",
     machines=("edge", "ascend310"), candidates=96, seeds=1,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    command(STUDY, "Share of the tuned gain that compile has without a plan, and the CPU seconds that it takes.")

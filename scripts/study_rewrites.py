@@ -3,25 +3,21 @@
 For every network and every rule that fires on it: the graph lowered without that rule, compiled layer by layer and simulated, against the
 graph with all rules.  A positive figure is what the rule saves.  Rules stand in for each other, so savings do not add up.  The last line
 of a network says what is spent on copies: operators that the layout had to insert, and cycles of VCOPY anywhere.
-
-    python scripts/study_rewrites.py --out rewrites --networks squeezenet,made:mobilenet_v2
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import default_plan
 from compiler.frontend.lower import apply_rewrites, translate_model
 from compiler.ir.graph import Graph
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.rewrites.rules import LAST_RULES
-from scripts.studies import SHIPPED, Pair, Row, Study, Table, command, groups, model_named
+from scripts.studies import SHIPPED, Pair, Row, Study, Table, groups, model_named
+from scripts.traffic import moved_bytes
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import TilefarmError
@@ -63,8 +59,7 @@ def outcome(graph: Graph, machine: Machine) -> Outcome:
     first = next(iter(timings.values()))
     return Outcome(
         len(target_graph.operators), {level: timing.cycles for level, timing in timings.items()},
-        first.ddr_read_bytes + first.ddr_write_bytes,
-        len(target_graph.layout.copies), sum(int(price(code, machine).busy.sum()) for code in copies if len(code)),
+        moved_bytes(first), len(target_graph.layout.copies), sum(int(price(code, machine).busy.sum()) for code in copies if len(code)),
     )  # fmt: skip
 
 
@@ -86,18 +81,15 @@ def rows(pair: Pair) -> Iterator[Row]:
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """Savings of rules as shares of the whole; what is whole in full."""
-    levels = [key for key in found[0] if key.startswith("cycles_")]
-    lines = []
-    for mine in groups(found, "network", "machine").values():
-        whole = mine[-1]
-        for row in mine:
-            share = (row[level] if row is whole else f"{row[level] / whole[level]:+.1%}" if level in row else None for level in levels)
-            counts = [row.get(key, row.get(f"{key}_saved")) for key in ("kernels", "ddr_bytes")]
-            lines.append((row["network"], row["rule"], row.get("fired"), *counts, *share, row.get("note", "")[:60]))
-    yield Table(("<network", "<rule", "fired", "operators", "DDR bytes", *(key.removeprefix("cycles_") for key in levels), "<note"), lines)
+    levels, lines = [key for key in found[0] if key.startswith("cycles_")], []
+    for *rules, whole in groups(found, "network", "machine").values():
+        lines += [row | {level: f"{row[level] / whole[level]:+.1%}" for level in levels if level in row} for row in rules] + [whole]
+    counted = [
+        {"kernels": row.get("kernels_saved"), "ddr_bytes": row.get("ddr_bytes_saved"), **row, "note": row.get("note", "")[:60]}
+        for row in lines
+    ]
+    by_level = (f"{level.removeprefix('cycles_')}={level}" for level in levels)
+    yield Table.of(counted, "<network", "<rule", "fired", "operators=kernels", "DDR bytes=ddr_bytes", *by_level, "<note")
 
 
 STUDY = Study("rewrites", {}, rows, show, ",".join((SHIPPED, *CONVOLUTIONAL)), seeds=1)
-
-if __name__ == "__main__":
-    command(STUDY, "Switch every rewrite off in turn.")

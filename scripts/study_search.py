@@ -13,15 +13,13 @@ and a repeat is free.
 Per task and seed: the share of the budget after which a strategy has what random has at the end of its own, and how far its last is from
 the best known.  Goal: ours within 20% in the median over tasks and seeds, the upper end of the 95% interval (bootstrap over pairs of task
 and seed) included.  The CSV has every curve, a row per improvement and one for the end.
-
-    python scripts/study_search.py --out search
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -30,31 +28,10 @@ import numpy as np
 import optuna
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import tuner
 from scripts.operators import Operator, operators_of, saved
 from scripts.search_strategies import STRATEGIES
-from scripts.studies import (
-    Arm,
-    Json,
-    Networks,
-    Out,
-    Pair,
-    Processes,
-    Row,
-    Seeds,
-    Set,
-    Study,
-    Table,
-    conduct,
-    finish,
-    geometric,
-    goal,
-    groups,
-    interval,
-    network,
-)  # fmt: skip
+from scripts.studies import Arm, OneMachine, Pair, Row, Study, Table, geometric, goal, groups, interval, network
 
 OURS, LEVEL = "ours", "none"
 GOAL = 0.20
@@ -127,7 +104,7 @@ def summary(found: Sequence[Row]) -> Iterator[Row]:
                 "part": part, "strategy": strategy, "pairs": len(share), "budget": rows[0]["budget"],
                 "share_of_budget": float(np.median(share)), "share_low": low, "share_high": high,
                 "within_goal": float((np.array(share) <= GOAL).mean()), "never": int(np.isinf(share).sum()),
-                **{key: geometric(np.array(values)) for key, values in ratios.items()}, "worst_over_best_known": max(over),
+                **{key: geometric(values) for key, values in ratios.items()}, "worst_over_best_known": max(over),
             }  # fmt: skip
 
 
@@ -137,16 +114,17 @@ def compared(found: Sequence[Row]) -> Iterator[Table | str]:
 
     for (part,), rows in groups(summary(found), "part").items():
         yield f"\n{part}, level {LEVEL}: {rows[0]['pairs']} pairs of task and seed, {rows[0]['budget']} measured candidates each"
-        yield Table(
-            ("<strategy", "has random's best after", "95% interval", "within 20%", "never", "over best known", "worst", "against random"),
-            [
-                (
-                    row["strategy"], share(row["share_of_budget"]), f"{share(row['share_low'])} .. {share(row['share_high'])}",
-                    f"{row['within_goal']:.0%}", row["never"], f"{row['over_best_known'] - 1:+.2%}",
-                    f"{row['worst_over_best_known'] - 1:+.2%}", f"{row['against_random']:.4f}",
-                )
-                for row in rows
-            ],
+        shares = [
+            {
+                "after": share(row["share_of_budget"]), "interval": f"{share(row['share_low'])} .. {share(row['share_high'])}",
+                "over_best": row["over_best_known"], "worst": row["worst_over_best_known"],
+            }
+            for row in rows
+        ]  # fmt: skip
+        yield Table.of(
+            [row | more for row, more in zip(rows, shares, strict=True)], "<strategy", "has random's best after=after",
+            "95% interval=interval", "within 20%=within_goal:.0%", "never", "over best known=over_best:-1+.2%", "worst:-1+.2%",
+            "against random=against_random:.4f",
         )  # fmt: skip
         yield f"goal, ours within {GOAL:.0%} of the budget, the interval's upper end included: {goal(rows[0]['share_high'] <= GOAL)}"
 
@@ -162,31 +140,21 @@ def heaviest(model: str, machine: str, folder: Path, tasks: int, ways: int) -> l
     return sorted(weights, key=lambda path: (-weights[path], path))[:tasks]
 
 
-def main(
-    out: Out,
+def two_parts(
+    study: Study,
+    machine: OneMachine = "edge",
     model: Annotated[str, typer.Option(help="Network whose convolutions are tiled; '' for no tilings.")] = "light:resnet50",
     tasks: Annotated[int, typer.Option(help="The heaviest so many convolutions.")] = 20,
     ways: Annotated[int, typer.Option(help="Legal ways that a convolution must have.")] = 10_000,
-    networks: Networks = "squeezenet,made:mobilenet_v1,inception_v1",
-    machine: Annotated[str, typer.Option(help="A preset or a YAML file.")] = "edge",
-    seeds: Seeds = 5,
     budget: Annotated[int, typer.Option(help="Measured candidates of each search of tilings.")] = 256,
     plan_budget: Annotated[int, typer.Option(help="Measured candidates of each search of plans.")] = 256,
-    settings: Set = None,
-    processes: Processes = 1,
-    as_json: Json = False,
-) -> None:
-    """Best so far against measured candidates, for ours and four other searches."""
+) -> Sequence[Study]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    files = heaviest(model, machine, out.resolve() / "operators", tasks, ways) if model else []
-    studies = (
-        (Study("tilings", arms(1 / 3), partial(curves, "tilings", False), compared), ",".join(files), budget),
-        (Study("plans", arms(1 / 2), partial(curves, "plans", True), compared), networks, plan_budget),
-    )
-    found = [conduct(study, out, names, (machine,), count, seeds, settings or (), processes) for study, names, count in studies]
-    rows = [row for each in found for row in each.rows]
-    finish("search", out, rows, compared(rows), sum(each.cpu_s for each in found), as_json)
+    study = replace(study, machines=(machine,))
+    files = ",".join(heaviest(model, machine, study.out.resolve() / "operators", tasks, ways) if model else [])
+    rows = partial(curves, "tilings", False)
+    tilings = replace(study, name="tilings", arms=arms(1 / 3), rows=rows, networks=files, candidates=budget)
+    return tilings, replace(study, name="plans", arms=arms(1 / 2), rows=partial(curves, "plans", True), candidates=plan_budget)
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study("search", {}, partial(curves, "", True), compared, "squeezenet,made:mobilenet_v1,inception_v1", seeds=5, options=two_parts)

@@ -7,46 +7,19 @@ those with the default, the geometric mean over the levels; over all pairs of ne
 a bootstrap over the pairs.  Above 1 the default is better; an interval that holds 1 says nothing.  CPU: processor seconds of the
 searches, all pairs. With --clock all programs are timed on another machine than the one they are compiled for: a board that is not as it
 was described.
-
-    python scripts/study_settings.py --out settings --processes 2
-    python scripts/study_settings.py --out settings --config STUDY/best.yaml --networks inception_v1,resnet50
-    python scripts/study_settings.py --out settings --settings "segments.measured=48 budget.candidates=96"
-    python scripts/study_settings.py --out settings --only "no cost model" --clock edge:matrix.startup_cycles=64,ddr.latency_cycles=600
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from scripts.studies import (
-    Arm,
-    Candidates,
-    Json,
-    Machines,
-    Networks,
-    Out,
-    Pair,
-    Processes,
-    Row,
-    Seeds,
-    Set,
-    Study,
-    Table,
-    conduct,
-    finish,
-    geometric,
-    groups,
-    interval,
-    measured_on,
-)  # fmt: skip
+from scripts.studies import PAIR, Arm, Pair, Row, Study, Table, geometric, groups, interval, measured_on, over_pairs, span
 from simulator.npu.errors import BadInputError
 from tuner.config import leaves, load_config
 
@@ -93,55 +66,47 @@ def rows(pair: Pair) -> Iterator[Row]:
 
 def compared(found: Sequence[Row]) -> Iterator[Table | str]:
     """Of every arm a ratio per pair, over the levels, and their mean."""
-    by_arm, table = groups(found, "settings"), []
-    pair = ("network", "machine", "seed")
-    cpu_s = {name: sum(levels[0]["cpu_s"] for levels in groups(mine, *pair).values()) for (name,), mine in by_arm.items()}
-    for (name,), mine in by_arm.items():
+    arms, table = groups(found, "settings"), []
+    for (name,), mine in arms.items():
         if name == DEFAULT:
             continue
-        pairs = groups(mine, *pair).values()
-        ratios = np.array([geometric(np.array([row["over_default"] for row in levels])) for levels in pairs])
+        ratios = over_pairs(mine, "over_default")
         low, high = interval(ratios, geometric)
         verdict = "helps" if low > 1 else "harms" if high < 1 else "no difference shown"
-        least, most, cpu = f"{ratios.min():.4f}", f"{ratios.max():.4f}", f"{cpu_s[name] / cpu_s[DEFAULT]:.2f}"
-        table.append((name, len(ratios), f"{geometric(ratios):.4f}", f"{low:.4f} .. {high:.4f}", least, most, cpu, verdict))
-    if len(by_arm) == 2:
+        shown = (f"{geometric(ratios):.4f}", span(ratios, ".4f"), f"{ratios.min():.4f}", f"{ratios.max():.4f}")
+        table.append((name, len(ratios), *shown, f"{cpu_s_of(mine) / cpu_s_of(arms[DEFAULT,]):.2f}", verdict))
+    if len(arms) == 2:
         yield from _by_pair(found)
     yield "cycles over those of the default settings, geometric mean over levels and pairs"
     yield Table(("<settings", "pairs", "over default", "95% interval", "least", "most", "CPU", "<what the default has"), table)
 
 
+def cpu_s_of(rows: Sequence[Row]) -> float:
+    """Of the searches of an arm, whose rows are one for every level."""
+    return sum(levels[0]["cpu_s"] for levels in groups(rows, *PAIR).values())
+
+
 def _by_pair(found: Sequence[Row]) -> Iterator[Table | str]:
     """Of a single arm: the ratio at every level, their mean, and what both searches took."""
     table, levels = [], list(dict.fromkeys(row["level"] for row in found))
-    for (network, machine, seed), mine in groups(found, "network", "machine", "seed").items():
+    for (network, machine, seed), mine in groups(found, *PAIR).items():
         default, other = groups(mine, "settings").values()
-        ratios = [row["over_default"] for row in other]
-        mean = f"{geometric(np.array(ratios)):.4f}"
-        cpu_s, others_s = default[0]["cpu_s"], other[0]["cpu_s"]
-        head = network, machine, seed, *(f"{ratio:.4f}" for ratio in ratios), mean
-        table.append((*head, f"{cpu_s:.1f}", f"{others_s:.1f}", f"{others_s / cpu_s:.2f}"))
+        ratios, cpu_s, others_s = [row["over_default"] for row in other], default[0]["cpu_s"], other[0]["cpu_s"]
+        shown = (f"{ratio:.4f}" for ratio in (*ratios, geometric(ratios)))
+        table.append((network, machine, seed, *shown, f"{cpu_s:.1f}", f"{others_s:.1f}", f"{others_s / cpu_s:.2f}"))
     yield "cycles over those of the default settings by pair, and CPU seconds of both searches"
     yield Table(("<network", "<machine", "seed", *levels, "mean", "default s", "s", "CPU"), table)
 
 
-def main(
-    out: Out,
-    networks: Networks = "squeezenet,inception_v1,shufflenet,made:mobilenet_v2",
-    machine: Machines = ["edge"],  # noqa: B006  typer's own default
-    seeds: Seeds = 3,
-    candidates: Candidates = 64,
+def compare(
+    study: Study,
     config: Annotated[str | None, typer.Option(help="A configuration to compare instead of the switches.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option(help="`a.b=c d.e=f`: settings to compare instead of the switches; repeatable.")
     ] = None,
     only: Annotated[str | None, typer.Option(help=f"Comma-separated, of: {', '.join(SWITCHED)}.")] = None,
     clock: Annotated[str | None, typer.Option(help="Machine that programs are timed on, where it is not the one described.")] = None,
-    every: Set = None,
-    processes: Processes = 1,
-    as_json: Json = False,
-) -> None:
-    """The default settings against others, network by network and seed by seed."""
+) -> Study:
     if config is not None:
         arms = {Path(config).stem: differences(config)}
     elif settings:
@@ -149,12 +114,7 @@ def main(
     else:
         arms = {name: SWITCHED[name] for name in (only.split(",") if only else SWITCHED)}
     measured = None if clock is None else measured_on(clock)
-    study = Study(
-        "settings", {name: Arm(own) for name, own in {DEFAULT: (), **arms}.items()}, rows, compared, evaluator=measured, given=(clock,)
-    )
-    found, cpu_s = conduct(study, out, networks, machine, candidates, seeds, every or (), processes)
-    finish(study.name, out, found, compared(found), cpu_s, as_json)
+    return replace(study, arms={name: Arm(own) for name, own in {DEFAULT: (), **arms}.items()}, evaluator=measured, given=(clock,))
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study("settings", {}, rows, compared, "squeezenet,inception_v1,shufflenet,made:mobilenet_v2", options=compare)

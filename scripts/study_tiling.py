@@ -8,15 +8,13 @@ how many measurements it was within 2 %.
 
 Then shapes that no model has seen: models are trained on measured tilings of random shapes (--trained), and pick, without a measurement,
 for --held-out others.  Once more without the features of stages, and by the analytic estimate alone, to see what the model and they bring.
-
-    python scripts/study_tiling.py --out tiling
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -25,30 +23,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.cost.features import FEATURES, scale_features
 from compiler.cost.level_conditions import condition_of
 from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
-from scripts.studies import (
-    Arm,
-    Candidates,
-    Json,
-    Networks,
-    Out,
-    Pair,
-    Processes,
-    Row,
-    Set,
-    Study,
-    Table,
-    conduct,
-    finish,
-    goal,
-    named,
-    network,
-    spent_s,
-    write_rows,
-)  # fmt: skip
+from scripts.studies import Arm, OneMachine, Pair, Row, Study, Table, goal, named, network, write_rows
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tuner.config import load_config
@@ -80,12 +58,22 @@ def rows_of(pair: Pair, cap: int) -> Iterator[Row]:
     yield row
 
 
+def show(found: Sequence[Row], models: Callable[[], Iterator[Table | str]] | None = None) -> Iterator[Table | str]:
+    """models: what is shown of those, which are trained then."""
+    yield from show_search(found)
+    yield from models() if models is not None else ()
+
+
 def show_search(found: Sequence[Row]) -> Iterator[Table | str]:
     levels = [key.removesuffix("_unproven") for key in found[0] if key.endswith("_unproven")]
 
     def cells(row: Row, level: str) -> tuple[object, ...]:
-        unproven, search = f"{row[f'{level}_unproven']:.1%}", f"{row[f'{level}_search'] - 1:+.1%}"
-        return row[f"{level}_cycles"], unproven, search, row[f"{level}_after"] or "never"
+        return (
+            row[f"{level}_cycles"],
+            f"{row[f'{level}_unproven']:.1%}",
+            f"{row[f'{level}_search'] - 1:+.1%}",
+            row[f"{level}_after"] or "never",
+        )
 
     yield Table(
         ["<operator", "ways", "measured", *(f"{level} {what}" for level in levels for what in ("best", "unproven", "search", "after"))],
@@ -143,8 +131,9 @@ def _hidden(features: NDArray[np.float32], stages: bool) -> NDArray[np.float32]:
     return features if stages else np.delete(features, STAGES, 1)
 
 
-def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_out: int, seed: int) -> tuple[list[Row], list[str]]:
+def picked(machine: str, out: Path, cap: int, trained: int, each: int, held_out: int, seed: int) -> Iterator[Table | str]:
     """Picks without a measurement, per held-out shape: how much slower than the optimum; and a line for each model."""
+    folder = out.resolve() / "operators"
     stream = random_operators(np.random.default_rng([seed, 2]), machine, folder)
     operators = [next(stream) for _ in range(trained + held_out)]
     raw, cycles, groups = training_rows(operators[:trained], np.random.default_rng([seed, 1]), each)
@@ -156,11 +145,10 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
         )
         for stages in (True, False)
     }
-    lines = [
-        f"rank correlation on shapes that were kept back, {'with' if stages else 'without'} features of stages: "
-        + ", ".join(f"{level} {metrics.spearman:.3f}" for level, metrics in model.metrics.items())
-        for stages, model in models.items()
-    ]
+    for stages, model in models.items():
+        yield f"rank correlation on shapes that were kept back, {'with' if stages else 'without'} features of stages: " + ", ".join(
+            f"{level} {metrics.spearman:.3f}" for level, metrics in model.metrics.items()
+        )
     rows = []
     for shape, operator in operators[trained:]:
         optimum, listed = exhaustive(operator, cap), operator.shortlist()
@@ -180,16 +168,13 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
             row[f"{level}_unproven"] = float(optimum.unproven[at])
         operator.rest()
         rows.append(row)
-    return rows, lines
+    write_rows(out / "models.csv", rows)
+    yield from show_models(rows, levels)
 
 
-def show_models(found: Sequence[Row], lines: Sequence[str], levels: Sequence[str]) -> Iterator[Table | str]:
-    yield from lines
-    keys = [f"{level}_{name}" for level in levels for name in PICKS]
-    yield Table(
-        ["<held-out shape", "ways", *(key.replace("_", " ") for key in keys)],
-        [(row["shape"], row["ways"], *(f"{row[key] - 1:+.1%}" for key in keys)) for row in found],
-    )
+def show_models(found: Sequence[Row], levels: Sequence[str]) -> Iterator[Table | str]:
+    by_pick = (f"{level} {name}={level}_{name}:-1+.1%" for level in levels for name in PICKS)
+    yield Table.of(found, "<held-out shape=shape", "ways", *by_pick)
     for level in levels:
         over = {name: np.array([row[f"{level}_{name}"] for row in found]) - 1 for name in PICKS}
         texts = [
@@ -200,34 +185,24 @@ def show_models(found: Sequence[Row], lines: Sequence[str], levels: Sequence[str
         yield f"picked unmeasured, {level}, median over {len(found)} shapes: {'; '.join(texts)}; goal {MODEL_NEAR:.0%}: {reached}"
 
 
-def main(
-    out: Out,
-    networks: Networks = "light:resnet50,light:squeezenet,made:bert_base",
-    machine: Annotated[str, typer.Option(help="A preset or a YAML file.")] = "edge",
+def of_operators(
+    study: Study,
+    machine: OneMachine = "edge",
     cap: Annotated[int, typer.Option(help="Ways of one operator that are measured at most.")] = 2000,
-    candidates: Candidates = 128,
     trained: Annotated[int, typer.Option(help="Random shapes that models are trained on.")] = 60,
     each: Annotated[int, typer.Option(help="Measured ways of each of them.")] = 48,
     held_out: Annotated[int, typer.Option(help="Other random shapes; 0 for none of this.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the random shapes.")] = 0,
-    settings: Set = None,
-    processes: Processes = 1,
-    as_json: Json = False,
-) -> None:
-    """Searched and predicted tilings against the exhaustive optimum of the legal space."""
-    folder = out.resolve() / "operators"
-    files = [saved(shape, folder) for shape in operators_of(named(networks), machine)]
-    fitting = [str(path) for path in files if len(Operator(network(str(path), machine)).space.points)]
-    study = Study("search", {"search": Arm()}, partial(rows_of, cap=cap), show_search, given=(cap,))
-    rows, cpu_s = conduct(study, out, ",".join(fitting), (machine,), candidates, 1, settings or (), processes)
-    shown, begun_s = [*show_search(rows)], spent_s()
-    if held_out:
-        models, lines = picked(machine, folder, cap, trained, each, held_out, seed)
-        write_rows(out / "models.csv", models)
-        shown += show_models(models, lines, tuple(load_machine(machine).contention))
-        rows += models
-    finish("tiling", out, rows, shown, cpu_s + spent_s() - begun_s, as_json)
+) -> Study:
+    files = [saved(shape, study.out.resolve() / "operators") for shape in operators_of(named(study.networks), machine)]
+    fitting = ",".join(str(path) for path in files if len(Operator(network(str(path), machine)).space.points))
+    models = partial(picked, machine, study.out, cap, trained, each, held_out, seed) if held_out else None
+    return replace(
+        study, networks=fitting, machines=(machine,), rows=partial(rows_of, cap=cap), show=partial(show, models=models), given=(cap,)
+    )
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = Study(
+    "tiling", {"search": Arm()}, partial(rows_of, cap=0), show, "light:resnet50,light:squeezenet,made:bert_base", candidates=128, seeds=1,
+    options=of_operators,
+)  # fmt: skip

@@ -15,24 +15,19 @@ operators
 `sequence` is a plan that was chosen with windows in mind, so it flatters them; `without_cycles` is the best program of a second search of
 as many candidates that has no windows at all (`use.window=false`).  Peaks are those of L1; `greedy_over_formula_bytes` is the largest ratio
 in one segment.  The table shows medians over seeds, the CSV every seed.
-
-    python scripts/study_window.py --out window
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
 from compiler.target.target_graph import TargetGraph
-from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
+from scripts.studies import CELL, Arm, Pair, Row, Study, Table, groups, means, medians
 from simulator.npu.machine import Machine
 from tuner.measure.incremental_timer import Timers
 
@@ -127,21 +122,15 @@ def rows(pair: Pair) -> Iterator[Row]:
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """Table, geometric means, goals."""
-    table, gains = medians(found, "network", "machine", "level"), (*GAINS, "search")
-    yield Table(
-        ("<network", "<level", "sequence", *gains, *(f"{kind} B" for kind in GAINS), "most, x", "unlimited fits"),
-        [
-            (
-                row["network"], row["level"], row["sequence_cycles"], *(f"{row[kind]:.3f}x" for kind in gains),
-                *(row[f"{kind}_peak_l1_bytes"] for kind in GAINS), f"{row['greedy_over_formula_bytes']:.2f}",
-                f"{row['unlimited_segments']} of {row['sliding_segments']}",
-            )
-            for row in table
-        ],
+    table, gains = medians(found, *CELL), (*GAINS, "search")
+    fits = [row | {"fits": f"{row['unlimited_segments']} of {row['sliding_segments']}"} for row in table]
+    yield Table.of(
+        fits, "<network", "<level", "sequence=sequence_cycles", *(f"{kind}:.3fx" for kind in gains),
+        *(f"{kind} B={kind}_peak_l1_bytes" for kind in GAINS), "most, x=greedy_over_formula_bytes:.2f", "unlimited fits=fits",
     )  # fmt: skip
     yield "formula, unlimited, searched, greedy: of the same segments in sequence; search: of a search without windows"
-    for level, mean in means(table, gains).items():
-        yield f"{level}, geometric means: " + ", ".join(f"{kind} {gain:.3f}x" for kind, gain in mean.items())
+    for mean in means(table, gains):
+        yield f"{mean['level']}, geometric means: " + ", ".join(f"{kind} {mean[kind]:.3f}x" for kind in gains)
     goals = {
         ("searched", "unlimited"): "searched never slower than unlimited",
         ("own", "unlimited"): "nor the search's own program",
@@ -161,6 +150,3 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
 
 ONE_CORE = "use.cores=false"
 STUDY = Study("window", {"windows": Arm((ONE_CORE,)), "without": Arm((ONE_CORE, "use.window=false"))}, rows, show)
-
-if __name__ == "__main__":
-    command(STUDY, "Sequence, formula, greedy and searched windows of the same segments.")

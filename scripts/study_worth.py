@@ -17,30 +17,25 @@ same segments gains more by it, another segmentation may.
 | all | all of the above |
 
 A share is 1 - cycles after / cycles before.  `stream` is the size of the program, in percent of its DDR traffic.
-
-    python scripts/study_worth.py --out worth --networks shufflenet,made:mobilenet_v2
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.target.target_graph import TargetGraph
-from scripts.studies import Arm, Pair, Row, Study, Table, command, groups
-from scripts.traffic import blocks_of, needed_constants, transfers
+from scripts.studies import Arm, Pair, Row, Study, Table, geometric, groups
+from scripts.traffic import blocks_of, moved_bytes, needed_constants, transfers
 from simulator.npu import isa
 from simulator.npu.cycles import port_units
 from simulator.npu.isa import Op
@@ -251,22 +246,18 @@ def rows_of(pair: Pair) -> Iterator[Row]:
         after = {name: champion.cycles(*changes) for name, changes in DIRECT.items()}
         after |= {"ahead": champion.ahead(), "interleaved": champion.interleaved(), "all": champion.everything()}
         row: Row = {"level": level, "cycles": timing.cycles, "stream_bytes": program.instructions * isa.WORDS * 4}
-        yield row | {"ddr_bytes": timing.ddr_read_bytes + timing.ddr_write_bytes} | {name: after[name] for name in COLUMNS}
+        yield row | {"ddr_bytes": moved_bytes(timing)} | {name: after[name] for name in COLUMNS}
 
 
 def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     for (level,), mine in groups(rows, "level").items():
         yield f"\nat {level}: saved, at most"
-        table = []
-        for row in mine:
-            saved = [f"{1 - row[name] / row['cycles']:.0%}" for name in COLUMNS]
-            table.append((row["network"], row["machine"], row["cycles"], *saved, f"{row['stream_bytes'] / row['ddr_bytes']:.0%}"))
-        yield Table(["<network", "<machine", "cycles", *COLUMNS, "stream"], table)
-        combined = np.exp(np.mean([np.log(row["all"] / row["cycles"]) for row in mine]))
-        yield f"all, geometric mean: {combined:.2f} of the cycles"
+        saved = [
+            row | {name: 1 - row[name] / row["cycles"] for name in COLUMNS} | {"stream": row["stream_bytes"] / row["ddr_bytes"]}
+            for row in mine
+        ]
+        yield Table.of(saved, "<network", "<machine", "cycles", *(f"{name}:.0%" for name in (*COLUMNS, "stream")))
+        yield f"all, geometric mean: {geometric([row['all'] / row['cycles'] for row in mine]):.2f} of the cycles"
 
 
 STUDY = Study("worth", {"search": Arm()}, rows_of, show, networks=NETWORKS, candidates=96, seeds=1)
-
-if __name__ == "__main__":
-    command(STUDY, "What each mechanism that is not there could save at most, by timing champions again without what it would take away.")

@@ -16,6 +16,7 @@ from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.isa import Op
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.npu.program import Code, DdrBuffer, Program
+from simulator.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Traffic:
 def stream_bytes(program: Program) -> int:
     """Of the records of all cores: what a machine fetches beside the data."""
     return sum(code.nbytes for code in program.streams)
+
+
+def moved_bytes(timing: Timing) -> int:
+    """Of DDR, both ways."""
+    return timing.ddr_read_bytes + timing.ddr_write_bytes
 
 
 def transfers(code: Code) -> Iterator[tuple[int, bool, tuple[int, ...]]]:

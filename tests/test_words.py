@@ -1,4 +1,4 @@
-"""Words of the source: no name without a meaning, no file name with two, docstrings that begin with a noun or a verb."""
+"""Words of the source: no name without a meaning, no file name with two, docstrings that begin with a noun or a verb; names of tests."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ KEYS_OF_FILES = {"tuner/audit/report_types.py": ("behind", "others", "own", "wha
 """Fields by module that are keys of JSON: others read them."""
 FILLERS = frozenset(("result", "item", "value", "data", "tmp", "res", "x"))
 FILLER_SHARE = 0.02  # of all assignments
+TEST_WORDS = 8
 OPENINGS = re.compile(r"(What|Who|Whose|Where|Whoever|Whatever|How it|That which)\b")
 
 SAME_BASE_NAME = {
@@ -77,3 +78,15 @@ def test_docstrings_begin_with_a_noun_or_a_verb(package: str) -> None:
 def test_a_base_name_means_one_thing() -> None:
     names = Counter(path.stem for path in modules() if path.stem not in ("__init__", "__main__"))
     assert {name for name, count in names.items() if count > 1} == SAME_BASE_NAME.keys()
+
+
+def test_names_of_tests_are_short_and_unique() -> None:
+    """A second test of the same name in a module or a class hides the first one silently."""
+    long, twice = [], []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for scope in ast.walk(ast.parse(path.read_text())):
+            if isinstance(scope, ast.Module | ast.ClassDef):
+                names = [node.name for node in scope.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+                long += [f"{path.relative_to(ROOT)}: {name}" for name in names if name.count("_") > TEST_WORDS]
+                twice += [f"{path.relative_to(ROOT)}: {name}" for name, count in Counter(names).items() if count > 1]
+    assert (long, twice) == ([], [])

@@ -82,7 +82,7 @@ def test_changes_make_programs_faster() -> None:
     assert {bool(gene.pinned) for gene in joined} == {True, False}, "with the tilings of the parts, and with its own, whichever is faster"
 
 
-def test_what_is_faster_one_by_one_stays_where_it_is_faster_together() -> None:
+def test_changes_faster_alone_stay_where_faster_together() -> None:
     """Four segments of 10 cycles; a program is named by their blocks."""
     took = {
         "2112": [9, 10, 10, 12],  # the first is faster, the last is not
@@ -111,7 +111,7 @@ def test_what_is_faster_one_by_one_stays_where_it_is_faster_together() -> None:
     assert with_blocks({}) == ("1111", 40)
 
 
-def test_segments_lie_at_the_same_end_as_the_one_before_where_that_is_faster() -> None:
+def test_segments_lie_at_one_end_where_faster() -> None:
     """Four segments of 10 cycles; a program is named by who lies so.  The first one has nobody before it."""
     took = {"0101": [10, 9, 10, 12], "0100": [10, 9, 10, 10], "0110": [10, 9, 8, 11]}
 
@@ -165,7 +165,7 @@ def test_some_channels_are_made_first() -> None:
     assert change(u, Gene(0, 1)) == Gene(0, 1)  # what leaves the chip leaves it tile by tile
 
 
-def test_no_more_blocks_are_alive_than_their_height_needs() -> None:
+def test_live_blocks_are_no_more_than_heights_need() -> None:
     u = target_graph(load_machine("edge"), (1, 16, 56, 56), conv("a", "x", (16, 16), 3), conv("y", "a", (16, 16), 3))
     every, lower = block_counts(u, 0, 2), lower_counts(u, 0, 2)
     highest = [-(-56 // count) for count in range(1, 57)]

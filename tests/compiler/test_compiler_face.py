@@ -17,6 +17,7 @@ from simulator.__main__ import app as simulating
 from simulator.command import run_command
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.tuning import ROOT, save_small
 from tuner.cli import main as tilefarm
 
@@ -54,7 +55,7 @@ def test_a_model_is_loaded_once_for_many_plans(model: Path, tmp_path: Path) -> N
     assert [made.plan(level) for level in made.levels] == [plan.digest, changed.digest]
 
 
-def test_a_model_is_a_file_its_bytes_or_what_was_read(model: Path, tmp_path: Path) -> None:
+def test_model_is_a_path_bytes_or_a_proto(model: Path, tmp_path: Path) -> None:
     """A name is none of them: those are the tuner's."""
     for i, each in enumerate((model, str(model), model.read_bytes(), onnx.load(model))):
         compiler.compile(each, "edge").save(tmp_path / f"{i}.onnx")
@@ -69,7 +70,7 @@ def test_a_model_is_a_file_its_bytes_or_what_was_read(model: Path, tmp_path: Pat
 
 def test_what_is_wrong_is_one_line(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compiled = compiler.compile(model, "edge")
-    with pytest.raises(BadInputError, match="level 'heavy': unknown; levels here: none, slight, severe"):
+    with pytest.raises(BadInputError, match=naming("level 'heavy'", "none, slight, severe")):
         compiled.cycles("heavy")
     with pytest.raises(BadInputError, match="no machine given"):
         compiler.compile(model)

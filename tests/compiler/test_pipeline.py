@@ -50,7 +50,7 @@ def test_layer_by_layer(name: str, dtype: str) -> None:
         check_program(case, compiled(case, baseline(case)))
 
 
-def test_a_signal_larger_than_l1_is_cut_in_blocks() -> None:
+def test_signal_larger_than_l1_is_cut_in_blocks() -> None:
     b = Builder(np.random.default_rng(3), (1, 64, 700))
     model = b.model(b.node("Conv", ["x", b.normal((16, 64, 3), 0.1)], pads=[1, 1]))
     case = make_case(model, TINY, DataType.float16)
@@ -60,7 +60,7 @@ def test_a_signal_larger_than_l1_is_cut_in_blocks() -> None:
     check_program(case, compiled(case, plan))
 
 
-def test_what_memory_holds_at_the_start_does_not_matter(case: Case) -> None:
+def test_initial_contents_of_memory_do_not_matter(case: Case) -> None:
     program = compiled(case, baseline(case))
     first, _ = run_program(case, program, scramble_seed=0)
     second, _ = run_program(case, program, scramble_seed=1)
@@ -85,7 +85,7 @@ def test_one_changed_word_is_noticed(case: Case) -> None:
         assert noticed, row
 
 
-def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_segment_alone_is_lowered_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     drafted = compiler.pipeline.draft_segment
 
@@ -127,7 +127,7 @@ def test_a_full_cache_forgets_the_oldest(case: Case, monkeypatch: pytest.MonkeyP
     assert first.digest == second.digest == compiled(case, plan).digest
 
 
-def test_a_compiler_without_records_schedules_the_same_and_links_nothing(case: Case) -> None:
+def test_compiler_without_records_schedules_equally_and_links_nothing(case: Case) -> None:
     plan = baseline(case)
     whole, lean = Compiler(case.target_graph), Compiler(case.target_graph, records=False)
     expected, parts = whole.parts(plan), lean.parts(plan)
@@ -158,7 +158,7 @@ def test_tags_name_segment_and_operator(case: Case) -> None:
     assert set(segments.tolist()) == set(range(len(plan.segments)))
 
 
-def test_flags_have_the_block_of_what_they_belong_to(case: Case) -> None:
+def test_flags_have_the_block_of_their_record(case: Case) -> None:
     fused = decode(case.target_graph, Gene(0, len(case.target_graph.operators), 4))
     assert fused is not None
     code = compiled(case, plan_of(case.target_graph, [fused])).streams[0]
@@ -209,7 +209,7 @@ def test_a_machine_that_is_too_small() -> None:
     assert found.where in {spec.name for spec in case.target_graph.operators}
 
 
-def test_a_segment_lies_at_the_end_that_its_plan_says(case: Case) -> None:
+def test_segment_lies_at_the_planned_end(case: Case) -> None:
     plan, compiler = baseline(case), Compiler(case.target_graph)
     count = len(plan.segments)
     assert count > 4

@@ -37,6 +37,7 @@ from simulator.sanitizer import sanitize_program
 from simulator.timeline import timeline
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
+from tests.messages import naming
 from tests.models import small_model
 from tests.plans import random_plan
 from tests.shared_machine import with_shared as machine_with_shared
@@ -126,7 +127,7 @@ def is_right(seed: int, name: str, size_bytes: int) -> None:
         check_program(case, program)
 
 
-def test_a_place_that_is_used_again_needs_its_flags() -> None:
+def test_place_used_again_needs_its_flags() -> None:
     """Without some flag between cores that orders two moves of the shared memory there is a race."""
     case = case_of("dense_block", machine(3, TIGHT))
     program = compiled(case, planned(case, split(case, 3)))
@@ -268,10 +269,10 @@ def test_what_is_too_much_is_said() -> None:
     assert str(found).endswith("the machine has 32,768")
 
 
-def test_a_machine_without_one_of_its_paths_is_refused() -> None:
+def test_machine_without_one_of_its_paths_is_refused() -> None:
     raw = machine().model_dump(mode="json")
     raw["paths"] = [path for path in raw["paths"] if (path["source"], path["destination"]) != ("UB", "SHARED")]
-    with pytest.raises(UnsupportedError, match="path UB -> SHARED is missing"):
+    with pytest.raises(UnsupportedError, match=naming("path UB -> SHARED")):
         lower_unit("residual_block", Machine.model_validate(raw))
 
 

@@ -30,7 +30,7 @@ def test_each_file_has_what_the_recipe_says() -> None:
         assert missing == [], path
 
 
-def test_an_example_is_all_of_its_change_in_six_files() -> None:
+def test_example_is_its_whole_change_in_six_files() -> None:
     """Of the compiler: what else a recipe names is a test, or made by a script."""
     sources = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "compiler").rglob("*.py")}
     for heading, word in EXAMPLES.items():

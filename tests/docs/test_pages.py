@@ -65,19 +65,26 @@ def smaller(words: list[str], model: Path) -> list[str]:
 ASK_SCRIPTS = """
 import contextlib, io, json, re, runpy, sys
 known = {}
-for script in sys.argv[1:]:
-    sys.argv, shown = [script, "--help"], io.StringIO()
+for command in sys.argv[1:]:
+    script, *name = command.split()
+    sys.argv, shown = [script, *name, "--help"], io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         runpy.run_path(script, run_name="__main__")
-    known[script] = sorted(set(re.findall(r"--[a-z][a-z-]*", shown.getvalue())))
+    known[command] = sorted(set(re.findall(r"--[a-z][a-z-]*", shown.getvalue())))
 print(json.dumps(known))
 """
 
 
+def command_of(words: list[str]) -> str:
+    """`scripts/study.py` has a command for every study."""
+    return " ".join(words[1 : 3 if words[1] == "scripts/study.py" else 2])
+
+
 @functools.cache
 def options_of_scripts() -> dict[str, set[str]]:
-    """Documented script -> options.  One process without anything of the tests starts them all: what they import is the same."""
-    scripts = sorted({words[1] for page in PAGES for _, words in commands(page) if words[0] == "python" and (ROOT / words[1]).is_file()})
+    """Documented script, or study -> options.  One process without anything of the tests starts them all: what they import is the same."""
+    documented = (words for page in PAGES for _, words in commands(page) if words[0] == "python" and (ROOT / words[1]).is_file())
+    scripts = sorted({command_of(words) for words in documented})
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", ASK_SCRIPTS, *scripts], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -90,7 +97,7 @@ def run_command(words: list[str], model: Path, where: str) -> None:
     elif words[0] == "python" and words[1].startswith(("scripts/", "docs/")):
         assert (ROOT / words[1]).is_file(), where
         known = options_of_scripts()
-        assert {word for word in words[2:] if word.startswith("--")} <= known[words[1]], where
+        assert {word for word in words[2:] if word.startswith("--")} <= known[command_of(words)], where
     else:
         pytest.fail(f"{where}: nothing runs this; use a block of another language than console")
 
@@ -189,7 +196,7 @@ def test_every_key_of_a_machine_is_described() -> None:
     assert {key for part in parts for key in part.model_fields} <= described
 
 
-def test_a_unit_of_other_products_may_take_the_place_of_the_described_one(tmp_path: Path) -> None:
+def test_other_matrix_units_may_replace_the_described_one(tmp_path: Path) -> None:
     page = ROOT / "docs/machines.md"
     example, _ = blocks(page, "yaml")
     (matrix,) = [block for block in blocks(page, "text") if block.text.startswith("matrix:")]
@@ -197,7 +204,7 @@ def test_a_unit_of_other_products_may_take_the_place_of_the_described_one(tmp_pa
     assert load_machine(str(tmp_path / example.file)).macs_per_cycle == {"float16": 2048, "float32": 256}
 
 
-def test_the_errors_of_a_machine_file_are_those_that_the_page_shows(
+def test_machine_file_errors_are_those_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = ROOT / "docs/machines.md"
@@ -246,7 +253,7 @@ def test_ci_runs_the_two_commands_of_the_readme(option: str, word: str) -> None:
     assert f"\n{line}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_pictures_and_the_tables_are_of_one_run() -> None:
+def test_pictures_and_tables_are_of_one_run() -> None:
     import runpy
 
     made = runpy.run_path(str(ROOT / "docs/img/make_result.py"))

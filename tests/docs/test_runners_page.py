@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.undo()
 
 
-def test_a_run_of_a_board_that_shakes_is_paid_for_named_and_flagged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shaky_board_run_is_paid_named_and_flagged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = save_small("residual_block", here)
     words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--runner", "shaky:Board", "--quiet", *SETTINGS]
     assert main([*words, "--measurements", "1200", "--out", "RUN"]) == 0

@@ -92,7 +92,7 @@ def test_what_is_no_target_is_refused(files: Path) -> None:
     assert not (files / "RUN").exists()
 
 
-def test_its_times_are_of_the_order_of_the_simulator_s(contract: TargetContract) -> None:
+def test_target_times_are_of_the_simulators_order(contract: TargetContract) -> None:
     """Which is what makes it worth asking: of the segments of the sample, none is more than four times off."""
     mine, npu = (contract.times(target(contract.target_graph, contract.levels)) for target in (contract.target, Npu))
     octaves = [np.abs(np.log2(a[:, 0] / b[:, 0])).max() for a, b in zip(mine, npu, strict=True)]

@@ -52,7 +52,7 @@ def test_integers_taken_backwards() -> None:
     assert_right(nodes, {"q": regular([1, 22, 22], "uint8")}, {"y": ("uint8", [1, 2, 22])}, constants, 17, "edge", "float16")
 
 
-def test_a_copy_of_what_lies_where_it_is_wanted() -> None:
+def test_copy_of_a_tensor_already_in_place() -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s"], ["a"]),
         helper.make_node("Tanh", ["a"], ["b"]),
@@ -93,7 +93,7 @@ def test_reductions_of_five_axes(op: str, axes: list[int]) -> None:
     assert_right(nodes, {"x": regular(shape)}, outputs, {"axes": np.array(axes)}, 18, NPU, "float16")
 
 
-def test_a_tensor_in_chunks_and_in_rows_in_a_sliding_segment() -> None:
+def test_tensor_in_chunks_and_rows_of_sliding_segment() -> None:
     """What streams a right side in chunks of its own does not bring the rows of the same tensor for another operator."""
     nodes = [
         helper.make_node("DequantizeLinear", ["t3", "c1", "c2"], ["t4"]),
@@ -137,7 +137,7 @@ def test_channels_of_a_normalisation_picked_twice() -> None:
     assert_right(nodes, {"x": regular([1, 12])}, {"y": ("float32", [1, 3])}, constants, 21, "edge", "float16")
 
 
-def test_a_right_side_whose_rows_another_operator_takes_by_block() -> None:
+def test_right_side_with_rows_taken_by_block() -> None:
     """Its rows lie one behind the other for each image, though the ring of L1 goes round."""
     nodes = [helper.make_node("MatMul", ["t5", "t10"], ["t11"]), helper.make_node("Elu", ["t10"], ["t16"])]
     feeds = {"t10": regular([2, 3, 1]), "t5": regular([2, 1, 3])}

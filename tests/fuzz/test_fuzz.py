@@ -155,7 +155,7 @@ def _die_of_three(job: Job, seed: int) -> Outcome:
 
 
 @pytest.mark.slow
-def test_a_seed_that_kills_its_process_is_a_crash() -> None:
+def test_seed_that_kills_its_process_is_a_crash() -> None:
     found = dict(outcomes(CONFIGURATIONS["edge"], range(6), workers=1, judged=_die_of_three))
     assert {seed: one.kind for seed, one in found.items()} == {seed: "crash" if seed == 3 else "right" for seed in range(6)}
     assert found[3].what == DIED

@@ -146,7 +146,7 @@ def test_any_parquet_table_is_a_trace_or_refused(tmp_path: Path, a: pa.Array, b:
 
 @settings(FUZZ, max_examples=100)
 @given(st.integers(0, 1 << 20), st.integers(0, 255), st.sampled_from(["flip", "cut", "insert"]))
-def test_a_damaged_parquet_file_is_a_trace_or_refused(tmp_path: Path, at: int, value: int, kind: str) -> None:
+def test_damaged_parquet_file_is_a_trace_or_refused(tmp_path: Path, at: int, value: int, kind: str) -> None:
     data = bytearray(right_parquet(tmp_path))
     at %= len(data)
     if kind == "flip":
@@ -186,7 +186,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, WORDS - 1),
 
 @settings(FUZZ, max_examples=40)
 @given(st.integers(0, len(RIGHT) - 1), CHANGES)
-def test_damaged_records_run_to_an_end_or_are_refused(seed: int, changes: list[tuple[int, int, int]]) -> None:
+def test_damaged_records_end_or_are_refused(seed: int, changes: list[tuple[int, int, int]]) -> None:
     """Readers of a stream that was not verified first: none of them crashes, hangs or reads outside of its arrays."""
     codes = [code.copy() for code in RIGHT[seed % len(RIGHT)].streams]
     for row, word, value in changes:
@@ -271,7 +271,7 @@ def test_more_mutated_records_are_executed_or_refused(seed: int) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "KiB: no case takes a GiB"
 
 
-def test_bursts_that_fall_on_one_another_take_no_minutes() -> None:
+def test_coinciding_bursts_take_no_minutes() -> None:
     """Sixteen million of them, the most that a record may have: a loop of Python's takes ten seconds for each such record."""
     container = compiled("residual_block", "tiny", "float16")
     code = container.variants[0].streams[0].copy()
@@ -374,7 +374,7 @@ def read_machine(path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [RAW, SYSTOLIC], ids=["cube", "systolic"])
-def test_any_value_in_a_machine_is_taken_or_refused(tmp_path: Path, raw: dict[str, Any]) -> None:
+def test_any_machine_value_is_taken_or_refused(tmp_path: Path, raw: dict[str, Any]) -> None:
     rng = random.Random(0)
     cases = [(where, odd) for where in places(raw) for odd in ODD]
     for n, (where, odd) in enumerate(rng.sample(cases, min(len(cases), 90))):

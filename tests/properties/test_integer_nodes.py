@@ -78,7 +78,7 @@ def test_no_sum_differs_from_onnxruntime(group: str) -> None:
 
 
 @pytest.mark.parametrize("group", SUMS)
-def test_no_product_whose_columns_are_computed_differs_from_onnxruntime(group: str) -> None:
+def test_products_with_computed_columns_equal_onnxruntime(group: str) -> None:
     rng = np.random.default_rng(7)
     sweep(group, 0, 12, True, SUMS[group], lambda batch: columned(batch, rng))
 
@@ -86,7 +86,7 @@ def test_no_product_whose_columns_are_computed_differs_from_onnxruntime(group: s
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("group", SUMS)
-def test_no_product_whose_columns_are_computed_differs_in_a_long_sweep(group: str, seed: int) -> None:
+def test_products_with_computed_columns_equal_onnxruntime_long(group: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     sweep(group, seed, 100, False, SUMS[group], lambda batch: columned(batch, rng))
 
@@ -94,19 +94,19 @@ def test_no_product_whose_columns_are_computed_differs_in_a_long_sweep(group: st
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("group", SUMS)
-def test_no_sum_differs_from_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
+def test_sums_equal_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
     sweep(group, seed, 100, False, SUMS[group], sums)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("group", GROUPS)
-def test_no_value_differs_from_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
+def test_values_equal_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
     sweep(group, seed, 60, False, GROUPS[group], singles)
 
 
 @pytest.mark.parametrize("constant", [0, 1])
-def test_a_constant_beside_a_sequence_is_joined_to_it(constant: int) -> None:
+def test_constant_beside_a_sequence_is_joined_to_it(constant: int) -> None:
     """As a class token is, in another scale."""
     rng = np.random.default_rng(constant)
     for dtype in (np.uint8, np.int8):

@@ -29,6 +29,7 @@ from simulator.npu.errors import BadInputError
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from tests.epcontext_rules import check_epcontext
+from tests.messages import naming
 from tuner.cli import main
 
 Array = NDArray[Any]
@@ -106,7 +107,7 @@ def with_ports_reversed(container: Container) -> Container:
 @example(model_of(["q", "p"], [("Relu", 2, 0), ("Identity", 0, 0), ("Identity", 2, 0), ("Identity", 3, 0)], [7, 6, 3, 5, 4]))
 @example(model_of(["p"], [("Identity", 1, 0), ("Sin", 1, 0)], [3, 2, 4]))
 @example(model_of(["q", "p"], [("Sin", 2, 0), ("Constant", 0, 0), ("Conv", 2, 1)], [6, 2, 1, 4, 5, 3, 3, 0, 1]))
-def test_order_is_that_of_the_model_wherever_it_runs(model: ModelProto) -> None:
+def test_order_is_that_of_the_model_everywhere(model: ModelProto) -> None:
     stock = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     feeds = {port.name: rng.standard_normal(port.shape, dtype=np.float32) for port in stock.get_inputs()}
@@ -152,12 +153,12 @@ def test_order_of_several_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("style", ["function", "epcontext"])
-def test_a_file_of_which_the_container_has_another_order(style: Style, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_whose_container_has_another_order(style: Style, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier versions wrote such: what is around the container says which is the model's."""
     model = model_of(["q", "p"], [("Relu", 2, 0), ("Sigmoid", 2, 0), ("Add", 0, 1)], [5, 4, 3])
     made = compiler.compile(model, "edge", dtype="float32", layerwise=True)
     containers = [with_ports_reversed(container) for container in containers_of(made.opened, made.measured)]
-    with pytest.raises(BadInputError, match=r"its inputs are \['p', 'q'\], the model's are \['q', 'p'\]"):
+    with pytest.raises(BadInputError, match=naming("['p', 'q']", "['q', 'p']")):
         package(made.opened, containers, tmp_path / "out.onnx", style)
     monkeypatch.setattr(onnx_out, "_check_ports", lambda graph, container: None)
     package(made.opened, containers, tmp_path / "out.onnx", style)

@@ -79,7 +79,7 @@ def test_what_is_timed_is_what_is_executed(program: Program, share: int) -> None
 
 @settings(max_examples=40, deadline=None)
 @given(programs(INTEGERS, 40), st.sampled_from([SHARE_UNIT, SHARE_UNIT // 3]))
-def test_events_of_any_program_nest_and_cover_the_busy_time(program: Program, share: int) -> None:
+def test_events_nest_and_cover_the_busy_time(program: Program, share: int) -> None:
     check_lanes(program, INTEGERS, Level.of_units(share))
 
 
@@ -141,7 +141,7 @@ def random_chains(seed: int) -> Program:
 
 
 @pytest.mark.parametrize("family", [lambda seed: random_program(TINY, seed, 60), random_chains], ids=["programs", "chains"])
-def test_more_bandwidth_is_rarely_slower_with_several_dma_queues(
+def test_bandwidth_is_rarely_harmful_with_several_dma_queues(
     family: Callable[[int], Program], record_property: Callable[[str, object], None]
 ) -> None:
     """Scheduling anomalies (Graham) are possible where transfers share the port: their number is recorded with the test's result."""

@@ -149,7 +149,7 @@ def test_bounds(data: st.DataObject, machine: Machine, share: int, added: int) -
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), MACHINES, SHARES, SHARES, st.integers(0, 9), st.integers(0, 9), st.integers(0, 3))
-def test_bounds_of_paths_never_fall_where_a_level_is_heavier(
+def test_path_bounds_never_fall_at_heavier_levels(
     data: st.DataObject, machine: Machine, a: int, b: int, early: int, late: int, divisor: int
 ) -> None:
     """The longest path with every transfer alone is monotone in the share, in the level's latency and in the divisor."""
@@ -163,9 +163,7 @@ def test_bounds_of_paths_never_fall_where_a_level_is_heavier(
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), MACHINES, st.integers(1, 2), st.integers(2, 3), SHARES)
-def test_more_ports_are_slower_only_where_they_divide_the_rate_of_ddr(
-    data: st.DataObject, base: Machine, ports: int, times: int, share: int
-) -> None:
+def test_ports_slow_only_where_they_divide_ddr(data: st.DataObject, base: Machine, ports: int, times: int, share: int) -> None:
     """Every transfer alone, some times the ports are never slower.  So neither are they where DDR has the rate of all paths at once, and
     else no slower than the fewer at the least rate that the more may have."""
     ddr = base.ddr.model_copy(update={"outstanding": 8})
@@ -197,7 +195,7 @@ def test_bytes_are_conserved(program: Program, share: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(programs(TINY, 60))
-def test_work_on_chip_does_not_depend_on_the_level(program: Program) -> None:
+def test_work_on_chip_is_independent_of_level(program: Program) -> None:
     levels = list(simulate_levels(program, TINY).values())
     on_chip = [e for e in Engine if e not in DMAS]
     for timing in levels[1:]:
@@ -218,7 +216,7 @@ def test_the_same_result_on_every_run(program: Program, share: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(programs(TINY, 60), SHARES, SHARES)
-def test_more_bandwidth_is_never_slower_with_one_dma_queue(program: Program, a: int, b: int) -> None:
+def test_bandwidth_is_never_harmful_with_one_dma_queue(program: Program, a: int, b: int) -> None:
     code = program.streams[0]
     writes = (code[:, 0] == Op.COPY) & (code[:, 1] == Engine.MTE3)
     one = Program(program.machine, (code[~writes],), program.memory)

@@ -63,7 +63,7 @@ def test_rates_are_counts_over_time(one: dict[str, Any]) -> None:
     assert one["without_mechanisms"]["fitting_share"] == 1
 
 
-def test_without_mechanisms_nothing_is_held_in_passes_or_ahead() -> None:
+def test_without_mechanisms_no_persistence_passes_or_prefetch() -> None:
     target_graph = make_case(small_model("residual_block"), load_machine("edge"), DataType.float16).target_graph
     genomes = list(islice(bench_evaluate.mutations(target_graph, 0, mechanisms=False), 40))
     assert all(gene.lookahead == 1 and gene.passes == 1 and not gene.held for genome in genomes for gene in genome)
@@ -84,7 +84,7 @@ def test_shares_add_up(one: dict[str, Any], name: str) -> None:
     assert stages["us_per_instruction"] < stages["us_per_operator"] < 1e3 * total
 
 
-def test_what_operators_and_instructions_add_is_found_beside_interruptions(found: dict[str, Any]) -> None:
+def test_operator_and_instruction_sums_exclude_interruptions(found: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     operators, instructions = rng.integers(1, 9, 400), rng.integers(10, 9000, 400)
     times = 900 + 250 * operators + 0.4 * instructions + np.where(np.arange(400) % 20, 0, 1e6)
@@ -113,7 +113,7 @@ def test_ratios_to_the_first_network_have_intervals(found: dict[str, Any]) -> No
     assert second["beside_first"]["mean"]["low"] <= second["beside_first"]["mean"]["high"]
 
 
-def test_whole_programs_are_compiled_and_simulated_layer_by_layer(one: dict[str, Any]) -> None:
+def test_whole_programs_are_timed_layer_by_layer(one: dict[str, Any]) -> None:
     layers = one["layer_by_layer"]
     assert layers["instructions"] > one["operators"]
     took = layers["count"] * layers["instructions"] * (layers["compile_ns"] + layers["simulate_ns"])
@@ -129,7 +129,7 @@ def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
     assert cold["instructions"] > 50
 
 
-def test_a_model_to_compile_that_is_not_there_is_named_before_anything_is_measured(tmp_path: Path) -> None:
+def test_missing_model_is_named_before_any_measurement(tmp_path: Path) -> None:
     done = run_script("bench_evaluate", "--networks", "squeezenet", "--cold", "missing.onnx", cwd=tmp_path)
     assert done.returncode == 2
     assert "missing.onnx: no such file" in done.stderr

@@ -87,9 +87,7 @@ def test_a_chain_that_fits_is_moved_once() -> None:
         ("bottleneck at 28", 32, 4, 2_549_760, []),
     ],
 )
-def test_chains_in_small_memories_move_within_five_percent_of_the_mapper(
-    name: str, ki: int, division: int, mapper: int, how: list[str]
-) -> None:
+def test_chains_in_small_memories_are_near_the_mapper(name: str, ki: int, division: int, mapper: int, how: list[str]) -> None:
     """mapper: elements that AccelForge's moves.  how: what of the plan that does it is found by rule."""
     graph = lower(load_model(CHAINS[name].model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(ki * 1024, DataType.float32)[division], DataType.float32)
@@ -115,7 +113,7 @@ def test_a_row() -> None:
     assert line_of(row_of("c", 64, None, None, None, 2)) == f"| c | 64 Ki | none fits | none fits |{'  |' * 7}"
 
 
-def test_without_a_mapper_rows_are_over_what_no_schedule_is_below() -> None:
+def test_rows_without_a_mapper_are_over_the_bound() -> None:
     """An input, weights and a result of 24 channels once; ours pads these to 32."""
     (row,) = compare(None, "MobileNet at 56", [64], 0, DataType.float32)
     assert not row["judged"]

@@ -46,7 +46,7 @@ def test_every_network_of_the_comparison_has_layers() -> None:
     assert [kinds.count(kind) for kind in ("conv", "relu6", "add", "mean", "dense")] == [52, 35, 10, 1, 1]
 
 
-def test_a_share_of_the_bandwidth_is_of_one_configuration() -> None:
+def test_bandwidth_share_is_of_one_configuration() -> None:
     parser = configparser.ConfigParser()
     parser.optionxform = str
     parser.read_string(scaled(INI, "Ethos_U65_High_End", 0.25))

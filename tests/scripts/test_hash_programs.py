@@ -55,7 +55,7 @@ def test_what_differs_shows_where_it_does(part: str, change: Any, monkeypatch: p
     assert differing(first, parts()) == {part}
 
 
-def test_what_does_not_fit_is_a_line_that_says_so() -> None:
+def test_unfit_network_is_a_line_of_its_own() -> None:
     assert digests(SMALL, "edge:buffers_bytes.L1=512", "float16", 10, 2, 0).startswith("does not compile: edge")
 
 

@@ -53,7 +53,7 @@ def test_what_differs_shows_where_it_does(part: str, file: str, run: Path, tmp_p
     assert differing_parts(copy, run) == {part}
 
 
-def test_a_line_has_the_digests_of_a_run_and_of_one_that_was_killed() -> None:
+def test_line_has_digests_of_whole_and_killed_runs() -> None:
     output = run_script("hash_runs", "--networks", SMALL, "--machines", "edge", "--programs", 2)
     (line,) = output.stdout.splitlines()
     name, first, second = re.fullmatch(r"(.*?): (log .*); resumed: (log .*)", line).groups()  # type: ignore[union-attr]

@@ -8,7 +8,6 @@ import math
 import pickle
 import re
 from dataclasses import replace
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ import typer
 
 from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
-from scripts import judge_presets, study_fusion, study_levels, study_prior, study_settings
-from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
-from scripts.study_all import QUICK
+from scripts import judge_presets, study_champions, study_levels, study_prior, study_settings
+from scripts.studies import Arm, Pair, Study, Table, changed, conduct, interval, markdown, medians, named, short
+from scripts.study import STUDIES, load_study
+from scripts.study_champions import macs_of_network
 from scripts.study_settings import differences
-from scripts.study_types import macs_of_network
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -50,7 +49,7 @@ def of_csv(path: Path) -> list[dict[str, str]]:
 def study(name: str, folder: Path, model: str, *words: object, csv_name: str | None = None) -> tuple[list[dict[str, Any]], str]:
     """Rows of a study with tiny searches, and the lines below its table."""
     network = model if ":" in model else save_small(model, folder)
-    done = run_script(f"study_{name}", "--networks", network, "--out", folder / "out", "--json", *words, *SET, cwd=folder)
+    done = run_script("study", name, "--networks", network, "--out", folder / "out", "--json", *words, *SET, cwd=folder)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(of_csv(folder / "out" / f"{csv_name or name}.csv")) == len(found["rows"])
@@ -68,22 +67,21 @@ def spent(pair: Pair) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["begin", "fusion", "levels", "placement", "prior", "quick", "rewrites", "shared_memory", "types", "window"]
-)
+@pytest.mark.parametrize("name", [name for name, entry in STUDIES.items() if not entry.where.endswith(".main")])
 def test_a_study_can_be_sent_to_processes(name: str, tmp_path: Path) -> None:
-    module = import_module(f"scripts.study_{name}")
-    made = module.study(tmp_path, {}, 4, ()) if name == "prior" else module.STUDY
+    made = load_study(name)
+    if name in ("begin", "levels", "prior", "settings"):
+        made = made.options(replace(made, out=tmp_path), **({"earlier": made.networks} if name == "prior" else {}))
     assert pickle.loads(pickle.dumps(made)).name == name
 
 
 def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
     """An arm has its settings, its share of the budget and its levels; several processes change nothing."""
     arms = {"a": Arm(), "half": Arm(("use.window=false",), times=0.5), "own": Arm(("budget.candidates=3",)), "one": Arm(levels=("severe",))}
-    tiny = Study("spent", arms, spent, study_settings.compared)
+    tiny = Study("spent", arms, spent, study_settings.compared, candidates=4, overrides=FEW)
     models = [str(save_small(name, tmp_path)) for name in ("vector_chain", "conv_chain")]
-    one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 1, FEW).rows
-    two = conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, FEW, processes=2).rows
+    one = conduct(replace(tiny, out=tmp_path / "1", networks=",".join(models), seeds=1)).rows
+    two = conduct(replace(tiny, out=tmp_path / "2", networks=models[0], seeds=2), processes=2).rows
     assert one[: len(arms)] == two[: len(arms)]
     assert [(row["network"], row["seed"]) for row in one[:: len(arms)]] == [("vector_chain", 0), ("conv_chain", 0)]
     assert [(row["network"], row["seed"]) for row in two[:: len(arms)]] == [("vector_chain", 0), ("vector_chain", 1)]
@@ -93,21 +91,21 @@ def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
     assert [row["programs"] for row in of_csv(tmp_path / "1/spent.csv")] == [str(row["programs"]) for row in one]
 
 
-def test_a_pair_that_is_there_is_not_computed_again(tmp_path: Path) -> None:
+def test_present_pair_is_not_computed_again(tmp_path: Path) -> None:
     """Unless something that its rows follow from is another."""
-    tiny, model = Study("spent", {"a": Arm()}, spent, study_settings.compared), str(save_small("vector_chain", tmp_path))
+    model = str(save_small("vector_chain", tmp_path))
+    tiny = Study("spent", {"a": Arm()}, spent, study_settings.compared, model, candidates=2, seeds=1, overrides=FEW, out=tmp_path)
 
-    def cells(study: Study = tiny, candidates: int = 2) -> int:
-        found = conduct(study, tmp_path, model, ("edge",), candidates, 1, FEW)
+    def cells(study: Study = tiny) -> int:
+        found = conduct(study)
         assert found.cpu_s > 0
         return len([*(tmp_path / "spent").iterdir()])
 
-    assert [cells(), cells(), cells(candidates=3), cells(replace(tiny, given=(7,))), cells(replace(tiny, arms={"a": Arm(times=2)}))] == [
-        1, 1, 2, 3, 4,
-    ]  # fmt: skip
+    others = ({"candidates": 3}, {"given": (7,)}, {"arms": {"a": Arm(times=2)}})
+    assert [cells(), cells(), *(cells(replace(tiny, **other)) for other in others)] == [1, 1, 2, 3, 4]
     (cell,) = [path for path in (tmp_path / "spent").iterdir() if json.loads(path.read_text())["rows"][0]["programs"] == 3]
     cell.write_text(json.dumps({"rows": [{"arm": "mine"}], "cpu_s": 5.0}))
-    assert conduct(tiny, tmp_path, model, ("edge",), 3, 1, FEW).rows == [{"arm": "mine", "network": "vector_chain", "machine": "edge"}]
+    assert conduct(replace(tiny, candidates=3)).rows == [{"arm": "mine", "network": "vector_chain", "machine": "edge"}]
 
 
 def test_networks_of_a_study(tmp_path: Path) -> None:
@@ -130,6 +128,13 @@ def test_medians_over_seeds() -> None:
     ]  # fmt: skip
 
 
+def test_columns_of_a_table() -> None:
+    rows = [{"name": "a", "cycles": 7, "gain": 1.25, "bytes": 2_000_000}, {"name": "b", "gain": None}]
+    table = Table.of(rows, "<name", "cycles", "x=gain:.1fx", "over one=gain:-1+.0%", "MB=bytes:.1fM")
+    assert table.columns == ["<name", "cycles", "x", "over one", "MB"]
+    assert table.rows == [["a", 7, "1.2x", "+25%", "2.0"], ["b", "", "", "", ""]]
+
+
 def test_the_interval_holds_the_statistic() -> None:
     values = np.random.default_rng(1).normal(10.0, 1.0, 400)
     low, high = interval(values, np.mean)
@@ -143,16 +148,16 @@ def test_the_interval_holds_the_statistic() -> None:
 
 def test_fusion(tmp_path: Path) -> None:
     rows, text = study("fusion", tmp_path, "residual_block", "--candidates", 6, "--seeds", 1)
-    assert all(row[f"{stage}_stream"] % RECORD_BYTES == 0 < row[f"{stage}_stream"] for row in rows for stage in study_fusion.STAGES)
+    assert all(row[f"{stage}_stream"] % RECORD_BYTES == 0 < row[f"{stage}_stream"] for row in rows for stage in study_champions.STAGES)
     assert [row["level"] for row in rows] == list(LEVELS)
     for row in rows:
-        stages = [row[f"{stage}_cycles"] for stage in study_fusion.STAGES]
+        stages = [row[f"{stage}_cycles"] for stage in study_champions.STAGES]
         roofline = row["baseline_cycles"] / row["ceiling"]
         assert min(stages) == pytest.approx(row["best_over_roofline"] * roofline)
         assert min(stages) >= roofline
         assert row["residency"] == pytest.approx(row["baseline_cycles"] / stages[0])
     assert f"| residual_block | {rows[0]['window']:.2f} ({rows[0]['ceiling']:.2f}) |" in text
-    off = [set(study_fusion.arm(stage).settings) for stage in study_fusion.STAGES]
+    off = [set(study_champions.stage_arm(stage).settings) for stage in study_champions.STAGES]
     assert all(later < earlier for earlier, later in pairwise(off)), "stages are cumulative"
     assert not off[-1]
 
@@ -179,12 +184,12 @@ def test_types_of_a_machine_of_integers(tmp_path: Path) -> None:
     for row in rows:
         assert row["in_int8"] == 1
         assert row["int8_gain"] >= 1
-        assert {row[key] for key in ("float16_cycles", "float16_gain", "faster", "macs")} == {None}
+        assert not row.keys() & {"float16_cycles", "float16_gain", "faster", "macs"}
     assert "integers alone" in text
     assert "geometric mean" not in text
 
 
-def test_products_that_stand_for_multiply_adds_are_not_the_networks() -> None:
+def test_stand_in_products_are_no_work_of_networks() -> None:
     machine = with_integers(load_machine("tiny"))
     target_graph = make_unit(lower(scaled(1)[0]), machine, DataType.float16)
     assert target_graph.macs == 2 * 70 * 9 * 7
@@ -247,14 +252,15 @@ def test_what_the_guard_costs_and_insures(tmp_path: Path) -> None:
         f"| 8 | 1 | with | {sum(row['displaced'] for row in rows[3:])} of 3 | {np.mean([row['nominal_with'] for row in rows[3:]]):.2%} |"
         in page
     )
-    done = run_script("study_levels", "--guard", "8,x", "--out", "out", cwd=tmp_path)
+    done = run_script("study", "levels", "--guard", "8,x", "--out", "out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
     """What was tuned where all of L1 is granted does not fit half of a little one: no loss there, and the table counts it."""
     model, machine = str(save_small("conv_chain", tmp_path)), "edge:contention.severe.l1_bytes=16384"
-    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, FEW).rows
+    small = {"networks": model, "machines": (machine,), "candidates": 8, "seeds": 1, "overrides": FEW, "out": tmp_path}
+    rows = conduct(replace(study_levels.STUDY, **small)).rows
     assert [[row[f"only_{level}"] is None for level in LEVELS] for row in rows] == [[False] * 3, [False] * 3, [True, True, False]]
     for row in rows:
         fewest = min(value for key, value in row.items() if key.endswith("_cycles") and value is not None)
@@ -334,7 +340,7 @@ def test_prior_tells_related_networks_from_others() -> None:
 
 def test_rewrites(tmp_path: Path) -> None:
     words = ["--networks", "made:mobilenet_v2-small", "--out", tmp_path, "--json"]
-    rows = {row["rule"]: row for row in json.loads(run_script("study_rewrites", *words).stdout)["rows"]}
+    rows = {row["rule"]: row for row in json.loads(run_script("study", "rewrites", *words).stdout)["rows"]}
     assert list(rows)[-1] == "all rules"
     whole = rows["all rules"]
     assert whole["kernels"] == 54  # 52 convolutions, the mean, the classifier
@@ -366,7 +372,7 @@ def test_settings_are_compared_pair_by_pair(tmp_path: Path) -> None:
     assert verdict == ("helps" if low > 1 else "harms" if high < 1 else "no difference shown")
 
 
-def test_settings_have_a_budget_and_a_clock_of_their_own(tmp_path: Path) -> None:
+def test_settings_have_their_own_budget_and_clock(tmp_path: Path) -> None:
     words = ("--seeds", 1, "--candidates", 6, "--settings", "search.islands=2 budget.candidates=3")
     rows, _ = study("settings", tmp_path, "conv_chain", *words)
     assert {(row["settings"], row["programs"]) for row in rows} == {("default", 6), ("search.islands=2 budget.candidates=3", 3)}
@@ -386,7 +392,7 @@ def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
         differences(str(tmp_path / "same.yaml"))
 
 
-def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
+def test_one_island_makes_as_many_programs_per_epoch() -> None:
     default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
     assert one.generation == default.islands * default.generation
 
@@ -397,7 +403,7 @@ def test_a_switch_changes_the_default(name: str) -> None:
     assert load_config(None, study_settings.SWITCHED[name]).digest != load_config().digest
 
 
-def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
+def test_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
     """Areas between curves at equal readings: of settings that cripple the search above 1."""
     worse = tmp_path / "worse.yaml"
     worse.write_text("use: {segmentations: false, prefetch: false, block_fusion: false}\n")
@@ -428,22 +434,23 @@ def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
     assert verdict([1.05, 1.04, 1.06, 1.03]) == "is worse"
 
 
-@pytest.mark.parametrize("name", ["rewrites", *(pytest.param(name, marks=pytest.mark.slow) for name in QUICK if name != "rewrites")])
+@pytest.mark.parametrize("name", ["rewrites", *(pytest.param(name, marks=pytest.mark.slow) for name in STUDIES if name != "rewrites")])
 def test_a_glance_at_every_study(tmp_path: Path, name: str) -> None:
-    done = run_script("study_all", "--quick", "--only", name, "--out", "out", cwd=tmp_path)
+    done = run_script("study", "all", "--quick", "--only", name, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out/studies.md").read_text()
-    assert text.startswith(f"# Studies\n\n## {name}\n\n`python scripts/study_{name}.py --")
+    assert text.startswith(f"# Studies\n\n## {name}\n\n`python scripts/study.py {name} --")
     assert "\n| " in text
     assert re.search(r"^CPU: \d+\.\d\d hours$", text, re.MULTILINE)
 
 
 def test_a_study_that_there_is_not(tmp_path: Path) -> None:
-    done = run_script("study_all", "--only", "fusion,nothing", "--out", "out", cwd=tmp_path)
+    done = run_script("study", "all", "--only", "fusion,nothing", "--out", "out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "no study nothing; there are gain, fusion, levels," in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_all_studies_are_made_at_once() -> None:
-    scripts = {path.stem.removeprefix("study_") for path in (Path(__file__).parents[2] / "scripts").glob("study_*.py")}
-    assert scripts == {*QUICK, "all"}
+def test_every_file_of_studies_is_listed() -> None:
+    files = {path.stem.removeprefix("study_") for path in (Path(__file__).parents[2] / "scripts").glob("study_*.py")}
+    assert files == {entry.where.partition(".")[0] for entry in STUDIES.values()}
+    assert all(len(entry.about.split()) >= 6 for entry in STUDIES.values())

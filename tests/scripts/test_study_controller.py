@@ -15,7 +15,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str,
     """Its output, and the rows of controller.csv."""
     folder = tmp_path_factory.mktemp("study")
     words = ["--seeds", "2", "--other-seeds", "1", "--inferences", "130", "--traces", "step,adversarial"]
-    done = run_script("study_controller", two_variants(folder), "--out", folder / "controller", *words, cwd=folder)
+    done = run_script("study", "controller", two_variants(folder), "--out", folder / "controller", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     with (folder / "controller" / "controller.csv").open(newline="") as file:
         return done.stdout, list(csv.DictReader(file))
@@ -37,7 +37,7 @@ def test_a_row_for_every_trace(found: tuple[str, list[dict[str, str]]]) -> None:
         assert float(row["estimator_over_static"]) < 0.02
 
 
-def test_what_can_be_won_comes_first_and_the_goals_last(found: tuple[str, list[dict[str, str]]]) -> None:
+def test_gains_come_first_and_goals_last(found: tuple[str, list[dict[str, str]]]) -> None:
     text = found[0]
     places = [
         text.index(part) for part in ("chosen on seeds 1000..1000", "what can be won", "\nthreshold  out", "\nestimator  out", "\ngoals")

@@ -33,7 +33,7 @@ BUDGET, PLANS = 20, 6
 def test_the_table(tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
     words = ["--model", model, "--networks", model, "--tasks", 1, "--ways", 50, "--seeds", 1, "--budget", BUDGET, "--plan-budget", PLANS]
-    done = run_script("study_search", "--out", tmp_path, "--json", *words, *(word for text in FEW for word in ("--set", text)))
+    done = run_script("study", "search", "--out", tmp_path, "--json", *words, *(word for text in FEW for word in ("--set", text)))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ends = defaultdict(dict)

@@ -24,9 +24,9 @@ def test_the_table(tmp_path: Path) -> None:
     onnx.save(b.model(b.conv(b.conv(b.conv("x", 32), 32), 48, kernel=(1, 1), pads=(0, 0, 0, 0))), tmp_path / "net.onnx")
     words = ["--networks", tmp_path / "net.onnx", "--out", tmp_path / "tiling", "--cap", 60]
     words += ["--candidates", 4, "--trained", 4, "--each", 16, "--held-out", 2]
-    done = run_script("study_tiling", *words, *(word for text in QUICK for word in ("--set", text)), cwd=tmp_path)
+    done = run_script("study", "tiling", *words, *(word for text in QUICK for word in ("--set", text)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    with (tmp_path / "tiling" / "search.csv").open(newline="") as file:
+    with (tmp_path / "tiling" / "tiling.csv").open(newline="") as file:
         search = list(csv.DictReader(file))
     assert [row["network"] for row in search] == ["32->32_12x12_3x3s1", "32->48_12x12"]
     for row in search:

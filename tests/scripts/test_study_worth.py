@@ -98,7 +98,7 @@ def test_a_depthwise_convolution_is_shared_with_vector() -> None:
 
 def test_the_table(tmp_path: Path) -> None:
     words = ["--networks", "made:mobilenet_v2-small", "--out", tmp_path / "worth", "--candidates", 2]
-    done = run_script("study_worth", *words, *(word for text in QUICK for word in ("--set", text)), cwd=tmp_path)
+    done = run_script("study", "worth", *words, *(word for text in QUICK for word in ("--set", text)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "worth" / "worth.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

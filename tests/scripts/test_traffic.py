@@ -35,7 +35,7 @@ def test_it_adds_up_to_what_the_simulator_counts(name: str) -> None:
     assert traffic(target_graph, program).total == timing.ddr_read_bytes + timing.ddr_write_bytes
 
 
-def test_each_part_of_a_depthwise_convolution_and_one_behind_it() -> None:
+def test_parts_of_a_depthwise_convolution_and_its_successor() -> None:
     """40 channels of 8 x 8 fill 48 lanes: of these the depthwise one has 9 weights each, and 16 masks of 32 bytes, the 1x1 one 48 x 48."""
     b = Builder(np.random.default_rng(0), (1, 40, 8, 8))
     target_graph, program = layer_by_layer(b.model(b.conv(b.conv("x", 40, groups=40), 40, kernel=(1, 1), pads=(0, 0, 0, 0))))

@@ -33,7 +33,7 @@ def written(disk: SimDisk, faults: Faults, parts: int) -> bool:
     return True
 
 
-def test_a_part_that_a_killed_writer_renamed_is_on_the_disk_before_it_is_counted() -> None:
+def test_part_of_killed_writer_is_durable_before_counted() -> None:
     call, ended = 0, False
     while not ended:
         call += 1

@@ -52,7 +52,7 @@ def test_what_was_not_fsynced_may_be_lost(fsynced: str, lost: set[bytes | None])
     assert fsynced == "none" or (None in found) == (fsynced == "file")
 
 
-def test_what_was_written_over_may_be_torn_at_sectors() -> None:
+def test_overwritten_file_may_be_torn_at_sectors() -> None:
     found = set()
     for disk in disks():
         file = SimPlace(disk, ("a",))
@@ -66,7 +66,7 @@ def test_what_was_written_over_may_be_torn_at_sectors() -> None:
     assert all(text is not None for text in found)
 
 
-def test_what_is_added_to_a_file_takes_nothing_from_it() -> None:
+def test_appending_takes_nothing_from_a_file() -> None:
     found = set()
     for disk in disks():
         file = SimPlace(disk, ("a",))
@@ -79,7 +79,7 @@ def test_what_is_added_to_a_file_takes_nothing_from_it() -> None:
     assert found == {b"old", b"oldn", b"oldne", b"oldnew", b"old\0\0\0"}
 
 
-def test_a_rename_is_one_instant_and_durable_with_its_folder() -> None:
+def test_rename_is_one_instant_and_durable_with_folder() -> None:
     found = set()
     for disk in disks():
         old, new = SimPlace(disk, ("a",)), SimPlace(disk, ("b",))
@@ -151,7 +151,7 @@ def test_a_dead_process_changes_nothing() -> None:
     assert seen(disk, "a") is None
 
 
-def test_a_full_disk_leaves_a_beginning_and_says_so() -> None:
+def test_full_disk_leaves_a_beginning_and_an_error() -> None:
     kernel, disk = Kernel(0), SimDisk(Random(0))
     process = Process(kernel, Faults(full=(2, 100)))
 
@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_a_beginning_and_says_so() -> None:
     assert set(seen(disk, "a") or b"x") == {ord("x")}
 
 
-def test_a_failed_fsync_is_not_made_good_by_the_next_one() -> None:
+def test_failed_fsync_is_not_repaired_by_the_next() -> None:
     found = set()
     for seed in range(SEEDS):
         kernel, disk = Kernel(seed), SimDisk(Random(seed))
@@ -180,7 +180,7 @@ def test_a_failed_fsync_is_not_made_good_by_the_next_one() -> None:
     assert found == {b"", b"x", b"\0"}
 
 
-def test_after_a_failed_fsync_what_is_written_again_is_safe_and_the_rest_is_not() -> None:
+def test_rewritten_data_alone_is_safe_after_failed_fsync() -> None:
     first, second = b"1" * SECTOR_BYTES, b"2" * SECTOR_BYTES
     found = set()
     for seed in range(SEEDS):

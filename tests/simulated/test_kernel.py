@@ -45,7 +45,7 @@ def test_a_seed_is_one_run_and_seeds_differ() -> None:
     assert len({tuple(told(seed)) for seed in range(20)}) > 5
 
 
-def test_locks_keep_others_out_and_closed_steps_do_not_run() -> None:
+def test_locks_exclude_others_and_closed_steps_never_run() -> None:
     for seed in range(50):
         said = told(seed)
         assert all(second == first + "." for first, second in zip(said[:-1:2], said[1:-1:2], strict=True))

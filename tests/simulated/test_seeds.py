@@ -29,7 +29,7 @@ def test_every_seed_ends_as_the_undisturbed_run() -> None:
     assert re.fullmatch(rf"{SEEDS * len(NAMES)} seeds, 0 failed, .*", done.stdout.strip()), done.stdout
 
 
-def test_a_seed_that_fails_says_how_to_see_it_again() -> None:
+def test_failing_seed_prints_its_replay() -> None:
     done = command("--seeds", "4", "--scenario", "plain", "--bug", "checkpoint-ahead-of-log")
     assert done.returncode == 1
     line = next(line.strip() for line in done.stdout.splitlines() if line.startswith("  python -m tests.simulated"))

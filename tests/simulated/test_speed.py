@@ -15,5 +15,5 @@ def test_workers_of_unequal_speed_do_what_they_could(workers: int) -> None:
 
 @pytest.mark.parametrize(("islands_each", "least"), [(1, 0.65), (2, 0.78)])
 @pytest.mark.parametrize("workers", [4, 16])
-def test_with_fewer_islands_the_slow_ones_rest_rather_than_hold_up_the_others(workers: int, islands_each: int, least: float) -> None:
+def test_slow_workers_rest_where_islands_are_fewer(workers: int, islands_each: int, least: float) -> None:
     assert used(workers, islands_each * workers, epochs=24) >= least

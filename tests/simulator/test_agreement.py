@@ -121,12 +121,12 @@ def test_onnxim() -> None:
     assert rows[4]["array_cycles"] == pytest.approx(rows[4]["onnxim"], rel=0.1)
 
 
-def test_the_table_in_the_docs_is_what_the_script_prints() -> None:
+def test_docs_table_is_the_output_of_the_script() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / "compare_onnxim.py"], capture_output=True, text=True, check=True)
     assert done.stdout in (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
 
-def test_the_closed_forms_in_the_docs_are_what_a_program_takes() -> None:
+def test_closed_forms_of_docs_are_program_cycles() -> None:
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     rows = re.findall(r"\| (\d+) x (\d+) \| (\w+-stationary) \| (\d+) x (\d+) x (\d+) \| ([\d,]+) \| ([\d,]+) \|", page)
     assert len(rows) == 12

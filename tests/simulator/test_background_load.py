@@ -69,7 +69,7 @@ def test_a_parquet_file(tmp_path: Path, cycle: pa.DataType, share: pa.DataType) 
         ("0,1\n\n10,.5", 3, "'' has 0 values", "cycle,share"),
     ],
 )
-def test_a_bad_row_is_named_by_line_and_value(tmp_path: Path, rows: str, line: int, found: str, accepted: str) -> None:
+def test_bad_row_has_its_line_and_value(tmp_path: Path, rows: str, line: int, found: str, accepted: str) -> None:
     path = csv_file(tmp_path, f"cycle,share\n{rows}\n")
     with pytest.raises(BadInputError) as error:
         read_trace(path)

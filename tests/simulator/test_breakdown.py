@@ -96,7 +96,7 @@ def test_operators_and_blocks_per_load() -> None:
     assert program_reuse((other,)).operators_per_load is None
 
 
-def test_the_halo_of_a_program_is_weighted_by_work() -> None:
+def test_halo_of_a_program_is_weighted_by_work() -> None:
     rows = [*of(0, 0, mmad(2), fixpipe(), mmad(2), fixpipe()), *of(1, 1, mmad(2), fixpipe())]
     macs = 16 * 32 * 16
     # operator 0 is done twice, operator 1 once; three times as much of operator 1 is needed
@@ -135,7 +135,7 @@ def test_what_adds_up_in_any_run(seed: int) -> None:
         assert all(0 <= value <= 1 for value in s.utilisation.values())
 
 
-def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
+def test_halo_of_plans_is_recomputed_by_blocks() -> None:
     target_graph = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
     compiler, table = Compiler(target_graph), operators(target_graph)
     more = reused = 0

@@ -99,7 +99,7 @@ def test_the_condition_must_hold_for_a_whole_slice() -> None:
     assert state == ThresholdState(1, 1)  # one level only, however low rho was
 
 
-def test_one_inference_end_at_which_it_does_not_hold_begins_a_new_slice() -> None:
+def test_one_failing_inference_end_begins_a_new_slice() -> None:
     state = SLICED.step(SLICED.start(), seen(0.9, start=0, cycles=200))
     state = SLICED.step(state, seen(1.5, start=200))
     assert state.leaning == 0
@@ -239,7 +239,7 @@ def test_a_switch_is_charged() -> None:
     assert rule.step(state, at(1)).adaptive_cycles == 37.0
 
 
-def test_it_falls_back_to_the_best_static_variant_and_returns() -> None:
+def test_fallback_to_best_static_variant_and_return() -> None:
     rule = estimator(loss_budget=0.5)
     state = begun(1)
     history = []
@@ -262,7 +262,7 @@ def test_it_falls_back_to_the_best_static_variant_and_returns() -> None:
     ]
 
 
-def test_it_stays_fallen_back_until_half_of_the_loss_is_made_up() -> None:
+def test_fallback_lasts_until_half_loss_is_regained() -> None:
     rule = estimator(loss_budget=0.1)
     state = EstimatorState(1, 1, (200.0, 100.0), (0.0, 0.0), (0.0, 0.0), 130.0, 5, 4.0, refuge=1)
     state = rule.step(state, at(1, variant=1))
@@ -275,7 +275,7 @@ def test_it_stays_fallen_back_until_half_of_the_loss_is_made_up() -> None:
     assert (state.variant, state.refuge) == (0, None)
 
 
-def test_of_close_static_variants_it_does_not_follow_the_leader() -> None:
+def test_close_static_variants_have_no_leader_to_follow() -> None:
     """Slownesses at which both take as long on the whole: the leader changes with every inference."""
     rule = EstimatorRule(TWO, loss_budget=0.01)
     state = rule.start()
@@ -319,7 +319,7 @@ def test_predictions_are_corrected_by_what_was_taken() -> None:
     assert rule.step(away, at(4)).adaptive_cycles == 430.0
 
 
-def test_a_model_that_is_wrong_costs_no_more_than_the_budget() -> None:
+def test_wrong_model_costs_no_more_than_the_budget() -> None:
     """The heavy variant takes three times what is predicted: by prediction it is the better one at this share, in truth never."""
     rule = EstimatorRule(TWO, loss_budget=0.01)
     state = rule.start()

@@ -83,7 +83,7 @@ def test_from_core_to_core() -> None:
     assert links(t) == [(0, 10, "VECTOR", "WORK"), (10, 13, "VECTOR", "FLAG"), (13, 18, "VECTOR", "WORK")]
 
 
-def test_a_set_behind_a_wait_is_what_the_wait_was_for() -> None:
+def test_set_behind_a_wait_is_its_cause() -> None:
     # MTE1 has done its own work long before it may hand the flag on
     first = [vector(20), flag_set(VECTOR, 0, MTE1), up(2), flag_wait(MTE1, 0, VECTOR), flag_set(MTE1, 0, MTE2)]
     t = run([*first, flag_wait(MTE2, 0, MTE1), load(4)])
@@ -104,7 +104,7 @@ def test_what_the_scalar_unit_takes_is_a_wait(issue: int) -> None:
     assert waits == t.cycles - 3  # VECTOR alone is on it
 
 
-def test_results_of_an_array_are_followed_to_their_product() -> None:
+def test_results_of_an_array_lead_to_their_product() -> None:
     """Two more products have begun when FIXPIPE may go on: neither is what it waited for."""
     t = run(
         [mmad(), flag_set(CUBE, 0, FIXPIPE), mmad(), mmad(), flag_wait(FIXPIPE, 0, CUBE), out()],
@@ -136,7 +136,7 @@ def test_random_programs(machine_name: str) -> None:
             check_lengths(t)
 
 
-def test_no_link_is_longer_than_what_the_machine_takes() -> None:
+def test_links_are_no_longer_than_the_machine_takes() -> None:
     machine = load_machine("tpu-like")
     target_graph = make_unit(lower(small_model("inception_block")), machine, DataType.float16)
     plan = default_plan(target_graph)

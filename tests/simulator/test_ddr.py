@@ -41,12 +41,12 @@ def with_caps(read: int, write: int, port: int) -> Machine:
     return with_rates(TINY, read, write, bytes_per_cycle=port)
 
 
-def test_what_a_capped_writer_leaves_goes_to_the_readers() -> None:
+def test_leftover_of_a_capped_writer_goes_to_readers() -> None:
     # port 32, write cap 8: fair thirds would be 10.67; the writer takes 8, two readers 12 each
     assert in_bytes(shared_rates(with_caps(32, 8, 32), SHARE_UNIT, 2)[2, 1]) == [12, 8]
 
 
-def test_what_a_capped_reader_leaves_goes_to_the_writer() -> None:
+def test_leftover_of_a_capped_reader_goes_to_writer() -> None:
     # port 32, read cap 4: the reader takes 4, two writers 14 each
     assert in_bytes(shared_rates(with_caps(4, 32, 32), SHARE_UNIT, 2)[1, 2]) == [4, 14]
 
@@ -66,7 +66,7 @@ def test_the_table_is_water_filling_transfer_by_transfer(caps: tuple[int, int], 
             assert filled == [rates[reads, writes, 0]] * reads + [rates[reads, writes, 1]] * writes
 
 
-def test_where_reads_and_writes_are_active_the_bus_turns() -> None:
+def test_bus_turns_between_active_reads_and_writes() -> None:
     edge = load_machine("edge")
     one, both = port_units(edge, SHARE_UNIT // 2), turned_units(edge, SHARE_UNIT // 2)
     assert 0 <= both - one * 160 / 202 < 1
@@ -80,7 +80,7 @@ def test_where_reads_and_writes_are_active_the_bus_turns() -> None:
 
 @pytest.mark.parametrize("text", ["tiny", "edge", "edge:ddr.dram=hbm2,paths.DDR->*.bytes_per_cycle=13.7", "ascend310p"])
 @pytest.mark.parametrize("share", [1, 700, 30_000, SHARE_UNIT])
-def test_no_rate_falls_where_others_end_or_the_share_grows(text: str, share: int) -> None:
+def test_rates_never_fall_with_fewer_or_larger_shares(text: str, share: int) -> None:
     machine, n = load_machine(text), 4
     rates, more = shared_rates(machine, share, n), shared_rates(machine, min(SHARE_UNIT, share * 2), n)
     assert (more[1:, :, 0] >= rates[1:, :, 0]).all()
@@ -118,7 +118,7 @@ def test_a_share_outside_the_port_is_refused(share: int) -> None:
     ("cycles", "shares"),
     [((), ()), ((5,), (100,)), ((0, 5, 5), (1, 2, 3)), ((0, 9, 5), (1, 2, 3)), ((0,), (0,)), ((0, 1), (3,))],
 )
-def test_a_trace_that_is_no_step_function_is_refused(cycles: tuple[int, ...], shares: tuple[int, ...]) -> None:
+def test_trace_that_is_no_step_function_is_refused(cycles: tuple[int, ...], shares: tuple[int, ...]) -> None:
     with pytest.raises(BadInputError, match="contention trace"):
         ContentionTrace(cycles, shares)
 

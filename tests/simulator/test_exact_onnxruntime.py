@@ -238,7 +238,7 @@ class WithoutVnni(onnxruntime.InferenceSession):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_nodes_of_the_host_and_bodies_are_run_so(monkeypatch, pair):
+def test_host_nodes_and_bodies_run_exactly(monkeypatch, pair):
     model, feeds = layers("MatMul", *pair, 2)
     expected = by_formulas(exact_model(model), feeds)
     monkeypatch.setattr(onnxruntime, "InferenceSession", WithoutVnni)
@@ -249,7 +249,7 @@ def test_nodes_of_the_host_and_bodies_are_run_so(monkeypatch, pair):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="qemu-user is not installed")
-def test_all_of_it_on_an_emulated_cpu_without_vnni():
+def test_whole_check_on_emulated_cpu_without_vnni():
     on = ["qemu-x86_64", "-cpu", "max", sys.executable]
     tests = [__file__, Path(__file__).parents[1] / "compiler/ir/test_quantised_kernels.py"]
     done = subprocess.run([*on, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests], check=False, capture_output=True)

@@ -293,7 +293,7 @@ CROSSED = (
 )
 
 
-def test_queues_run_ahead_of_the_stream_and_cores_wait_for_each_other():
+def test_queues_run_ahead_and_cores_wait_mutually():
     values = np.arange(16, dtype=np.float16)
     ddr = ddr_of((0, values))
     execute(program(*CROSSED), TINY, ddr)
@@ -367,7 +367,7 @@ def test_deadlock_names_queues_and_flags():
     assert "core 1 MTE2 instruction 0 waits for flag 0 of core 0 MTE1" in str(caught.value)
 
 
-def test_memory_that_nobody_reads_changes_nothing_and_what_nobody_wrote_shows():
+def test_unread_memory_is_harmless_and_unwritten_memory_shows():
     text = """
     MTE2 COPY UB[0] DDR[0] length=2 count=1 count2=1
     VECTOR VADD UB[4] UB[0] UB[{}] blocks=2 repeats=1 dbs=1 s0bs=1 s1bs=1

@@ -22,6 +22,7 @@ from simulator.npu.parts import Memory
 from simulator.response import measure_response, share_grid
 from simulator.runtime import Runtime
 from simulator.timing import prepare
+from tests.messages import naming
 from tests.programs import copy, program
 
 TINY = load_machine("tiny")
@@ -79,7 +80,7 @@ def test_no_rule_runs_what_does_not_fit(grants: GrantTrace) -> None:
         assert waits <= max(served.latency)
 
 
-def test_a_smaller_grant_causes_a_switch_at_the_next_inference_and_a_larger_one_back() -> None:
+def test_smaller_grant_switches_at_next_inference_and_back() -> None:
     alone = RUNTIME.serve(StaticRule(0), FULL, inferences=1).cycles
     grants = GrantTrace((0, alone + 1, 5 * alone), (WHOLE, LEVELS[1], WHOLE))
     served = RUNTIME.serve(estimators(), FULL, inferences=8, grants=grants)
@@ -89,7 +90,7 @@ def test_a_smaller_grant_causes_a_switch_at_the_next_inference_and_a_larger_one_
     assert grants.longest_wait(served.start.tolist(), served.cycles) == alone - 1
 
 
-def test_a_rule_that_ran_before_goes_on_where_it_stood() -> None:
+def test_rule_resumes_from_its_earlier_state() -> None:
     rule = ladders()
     state = rule.granted(None, WHOLE)
     for expected in (1, 2, 2):
@@ -111,17 +112,17 @@ def test_without_grants_all_is_granted() -> None:
 
 def test_what_fits_nothing_is_refused() -> None:
     nothing = GrantTrace((0,), (WHOLE._replace(l1_bytes=32),))
-    with pytest.raises(BadInputError, match=r"no variant fits what is granted: .* needs 512 B of L1, granted are 32"):
+    with pytest.raises(BadInputError, match=naming("512 B of L1", 32)):
         estimators().fitting(nothing.grants[0])
     with pytest.raises(BadInputError, match="no variant fits what is granted at cycle 0"):
         RUNTIME.serve(Oracle(), FULL, inferences=1, grants=nothing)
-    with pytest.raises(BadInputError, match=r"variant of256 does not fit what is granted at cycle 0: needs 8,192 B of L1"):
+    with pytest.raises(BadInputError, match=naming("variant of256", "cycle 0", "8,192 B of L1")):
         RUNTIME.serve(StaticRule(0), FULL, inferences=1, grants=GrantTrace((0,), (LEVELS[1],)))
     with pytest.raises(BadInputError, match="accepted: one grant per cycle"):
         replace(nothing, cycles=(3,))
 
 
-def test_levels_grant_along_a_load_what_those_of_its_share_and_above_do() -> None:
+def test_levels_along_a_load_grant_as_their_shares() -> None:
     load = ContentionTrace.of([(0, SHARE_UNIT), (10, SHARE_UNIT // 2), (20, SHARE_UNIT // 2 - 1), (30, SHARE_UNIT // 8), (40, SHARE_UNIT)])
     assert level_grants(load, TINY) is None
     levels = {"half": {"share": 0.5, "l1_bytes": 2048}, "quarter": {"share": 0.25, "cores": 1}}
@@ -161,7 +162,7 @@ def test_a_file_of_grants(tmp_path: Path) -> None:
         (HEADER + "0,-1,,\n", r"csv:2: l1_bytes '-1'"),
     ],
 )
-def test_a_file_that_is_none_is_refused_by_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_file_without_grants_is_refused_by_its_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "grants.csv"
     path.write_text(text)
     with pytest.raises(BadInputError, match=said):

@@ -13,6 +13,7 @@ from simulator.host_layout import load_input, read_blocks, read_output
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType
 from simulator.npu.program import DdrBuffer
+from tests.messages import naming
 from tests.simulator.micro import TYPES, look
 
 AT = 3
@@ -72,7 +73,7 @@ def test_places_of_planes_and_lanes():
     np.testing.assert_array_equal(planes[1, :, :, 1], array[0, 1])
 
 
-def test_four_lane_image_has_a_pitch_of_four_pixels():
+def test_four_lane_image_has_four_pixel_pitch():
     buffer = buffer_of((1, 3, 2, 5), (0, 1, 2), 1, 4, 4)
     ddr = storage(buffer)
     array = np.arange(1, 31, dtype=np.float32).reshape(1, 3, 2, 5)
@@ -100,7 +101,7 @@ def test_integers_are_of_their_own_type(dtype, given):
 def test_what_does_not_fit_is_refused():
     good = buffer_of((1, 2, 1, 3), (0, 1), 1, 16, 3)
     ddr = storage(good)
-    with pytest.raises(BadInputError, match=r"found shape \[2, 2\], expected \[1, 2, 1, 3\]"):
+    with pytest.raises(BadInputError, match=naming("[2, 2]", "[1, 2, 1, 3]")):
         load_input(ddr, good, np.zeros((2, 2)), DataType.float16)
     with pytest.raises(BadInputError, match="does not fit 2 blocks"):
         read_output(ddr, buffer_of((1, 2, 1, 3), (0, 1), 1, 16, 2), DataType.float16)

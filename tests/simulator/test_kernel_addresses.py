@@ -127,7 +127,7 @@ print(len(given), len(called))
 
 
 @pytest.mark.slow
-def test_emitters_are_compiled_for_what_they_are_called_with(tmp_path: Path) -> None:
+def test_emitters_are_compiled_for_their_argument_types(tmp_path: Path) -> None:
     """Both say it for themselves, and a call by address checks nothing."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", EMISSION], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)

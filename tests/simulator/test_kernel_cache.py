@@ -86,7 +86,7 @@ def test_trees_with_the_same_sources_share_their_kernels(copy: Path, tmp_path: P
     assert [hits_and_misses(root) for root in (other, copy)] == [[0, 1], [1, 0]]
 
 
-def test_the_users_folder_is_used_and_handed_on_once(copy: Path, tmp_path: Path) -> None:
+def test_folder_of_the_user_is_passed_on_once(copy: Path, tmp_path: Path) -> None:
     mine = folder_of(copy, NUMBA_CACHE_DIR=str(tmp_path / "mine"))
     assert mine.parent == tmp_path / "mine"
     assert mine.name == f"kernels-{sources_digest(kernel_sources(copy))}"
@@ -178,7 +178,7 @@ print(own_folder(), sum(kernels_for_a_test.twice.stats.cache_hits.values()))
 
 
 @pytest.mark.parametrize("why", ["a file", "no home"])
-def test_kernels_of_a_cache_that_cannot_be_written_are_kept_among_temporary_files(why: str, copy: Path, tmp_path: Path) -> None:
+def test_unwritable_cache_falls_back_to_temporary_files(why: str, copy: Path, tmp_path: Path) -> None:
     (copy / "simulator/kernels_for_a_test.py").write_text(
         "from numba import njit\n\n\n@njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
     )
@@ -218,6 +218,6 @@ def test_a_cache_that_is_only_read_is_used(
     assert f"{base}: Read-only file system" in capsys.readouterr().err
 
 
-def test_how_kernels_are_compiled_is_a_source_of_them() -> None:
+def test_compilation_options_are_a_source_of_kernels() -> None:
     """Else a mend of what writes their instructions would leave compiled ones as they were."""
     assert {Path("simulator/kernel_compiling.py"), Path("simulator/kernel_indexing.py")} <= kernel_sources(ROOT).keys()

@@ -50,7 +50,7 @@ def test_the_reader_that_ends_last_counts() -> None:
     assert pairs(bytes_in_use(t, 0)[UB]) == [(0, 256), (8, 512), (9, 256), (16, 0)]
 
 
-def test_a_block_that_is_written_anew_is_free_in_between() -> None:
+def test_rewritten_block_is_free_in_between() -> None:
     # written 0..2, read 2..6 by the vector unit; idle; written again 10..12 and not read
     relu = record(Op.VRELU, Engine.VECTOR, 2, 1, 1, 8, 1, 8, src=UB, dst=UB, d=64, s=(0,))
     wait = [flag_set(MTE1, 0, Engine.VECTOR), flag_wait(Engine.VECTOR, 0, MTE1)]

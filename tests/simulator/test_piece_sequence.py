@@ -22,6 +22,7 @@ from simulator.subgraph_sequence import bound_of_all, simulate_all, sum_timings
 from simulator.timeline import Timeline, join_timelines, timeline
 from simulator.timing import prepare, program_bound, simulate, simulate_trace
 from simulator.trace import chrome_trace
+from tests.messages import naming
 from tests.programs import memory_map, random_program
 
 EDGE = load_machine("edge")
@@ -54,7 +55,7 @@ def test_times_add_up() -> None:
     assert sum_timings(each[:1]) is each[0]
 
 
-def test_a_timeline_has_every_instruction_where_its_program_had_it(runs: list[Timeline]) -> None:
+def test_timeline_has_instructions_at_their_programs_times(runs: list[Timeline]) -> None:
     t = join_timelines(runs, COUNTS)
     assert t.cycles == sum(run.cycles for run in runs)
     begin, segments, operators, seen = 0, 0, 0, np.zeros(len(t.code), bool)
@@ -97,7 +98,7 @@ def _some(s, mask):  # type: ignore[no-untyped-def]
     return type(s)(*(getattr(s, name)[mask] for name in s.__dataclass_fields__))
 
 
-def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) -> None:
+def test_trace_of_a_sequence_is_read_as_usual(runs: list[Timeline]) -> None:
     t = join_timelines(runs, COUNTS)
     names = [f"op{i}" for i in range(8)]
     events = json.loads(b"".join(chrome_trace(t, names)))["traceEvents"]
@@ -107,7 +108,7 @@ def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) ->
     assert float(ddr_use(t).read.value.max()) > 0
 
 
-def test_an_inference_of_several_programs_meets_the_load_at_its_own_time() -> None:
+def test_later_programs_of_inference_meet_their_own_load() -> None:
     prepared = tuple(prepare(p, EDGE) for p in programs(EDGE))
     runtime = Runtime({"only": prepared}, EDGE)
     first = simulate(prepared[0], EDGE, NO_CONTENTION).cycles
@@ -135,12 +136,12 @@ def test_a_compiled_model_sums_its_pieces() -> None:
     assert compiled.segments("none") == (SegmentEntry(1, 1),) * 2
     assert compiled.same_as("severe") == "none"
     assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, NO_CONTENTION).cycles
-    with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):
+    with pytest.raises(BadInputError, match=naming("level 'slight'", "none, severe")):
         compiled.variants("slight")
 
 
 def test_pieces_of_different_models_are_refused() -> None:
     one = CompiledPiece("Partition0", container(1))
     for other, what in ((container(2, model="1" * 32), "model"), (container(2, load_machine("tiny")), "machine")):
-        with pytest.raises(BadInputError, match=f"Partition1: its {what} is .*, that of Partition0 .*; compile it again"):
+        with pytest.raises(BadInputError, match=naming("Partition1", what, "Partition0")):
             Compiled((one, CompiledPiece("Partition1", other)))

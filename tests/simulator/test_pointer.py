@@ -31,7 +31,7 @@ def _handed_in(mine: np.ndarray, n: int) -> int:
     return at[0] + 0 * other[0]
 
 
-def test_an_array_that_a_kernel_made_is_gone_before_its_pointer() -> None:
+def test_array_of_a_kernel_ends_before_its_pointer() -> None:
     """Why the next test is there: once it was memory that another thread of a worker had taken, which ended the worker."""
     if _of_its_own(6) == 0:
         pytest.skip("the allocator did not hand the same memory out again")

@@ -228,7 +228,7 @@ SUMS[0, 0, :8] = [1, 2, 3, 5, -1, -3, 255, -257]
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize(("zero", "low", "high"), [(3, 0, 127), (0, 0, 100), (100, 20, 100)])
-def test_a_result_of_8_bits_is_clipped_rounded_and_then_moved(dtype: type, zero: int, low: int, high: int) -> None:
+def test_result_of_8_bits_is_clipped_rounded_moved(dtype: type, zero: int, low: int, high: int) -> None:
     """Against plain loops; scales of a half and a quarter are exact, so that many lie between two integers."""
     scale = np.resize(np.array([0.5, 0.25, 0.013, 1.0, -0.5, 1e-30], np.float32), 48)
     t = "i8" if dtype is np.int8 else "u8"
@@ -243,7 +243,7 @@ def test_a_result_of_8_bits_is_clipped_rounded_and_then_moved(dtype: type, zero:
     assert (data[1, :, 16:] == zero).all()
 
 
-def test_a_scale_that_is_no_number_gives_the_lower_bound() -> None:
+def test_nan_scale_gives_the_lower_bound() -> None:
     data = requantised(SUMS[:1], "zero=-3 low=-100 high=127", np.full(16, np.nan, np.float32), "i8", 16).view(np.int8).reshape(16, 32)
     assert (data[:, :16] == -100).all()
 
@@ -309,7 +309,7 @@ def test_a_multiply_add_is_rounded_once() -> None:
     assert found.tolist() == [above, -below, below, -above] * 2
 
 
-def test_an_average_of_integers_is_exact_to_the_last_step() -> None:
+def test_integer_average_is_exact_to_the_last_step() -> None:
     """Nine pixels of uint8, added up in int32 by a repeat stride of 0."""
     x = np.random.default_rng(4).integers(0, 256, (9, 32)).astype(np.uint8)
     lines = [

@@ -86,7 +86,7 @@ def test_a_load_under_a_trace(steps: list[tuple[int, int]], cycles: int) -> None
     assert simulate_trace(program(TINY, [load(10)]), TINY, ContentionTrace.of(steps)).cycles == cycles
 
 
-def test_a_store_feels_only_what_is_below_its_cap() -> None:
+def test_store_feels_only_shares_below_its_cap() -> None:
     p = program(TINY, [store(10)])  # half a block per cycle at most
     assert simulate_trace(p, TINY, ContentionTrace.of([(0, FULL), (8, HALF)])).cycles == 24
     # two blocks by 8, then eight at a quarter
@@ -125,12 +125,12 @@ def test_static_inferences_that_meet_a_change(runtime: Runtime) -> None:
     assert history(runtime.serve(StaticRule(1), trace, inferences=2)) == [("heavy", 0, 20), ("heavy", 20, 20)]
 
 
-def test_a_change_at_the_end_is_the_next_ones(runtime: Runtime) -> None:
+def test_change_at_the_end_is_the_next_ones(runtime: Runtime) -> None:
     trace = ContentionTrace.of([(0, FULL), (14, QUARTER)])
     assert history(runtime.serve(StaticRule(0), trace, inferences=2)) == [("light", 0, 14), ("light", 14, 44)]
 
 
-def test_the_oracle_knows_the_change_and_pays_for_the_switch(runtime: Runtime) -> None:
+def test_oracle_knows_the_change_and_pays_the_switch(runtime: Runtime) -> None:
     trace = ContentionTrace.of([(0, FULL), (20, QUARTER)])
     # at 14 light would take 38; heavy starts at 17, has its four blocks by 21 + 16 or so, and VECTOR until 37
     assert history(runtime.serve(Oracle(), trace, inferences=3)) == [("light", 0, 14), ("heavy", 14, 23), ("heavy", 37, 20)]
@@ -185,7 +185,7 @@ def test_until_a_cycle(runtime: Runtime) -> None:
     assert [runtime.serve(StaticRule(0), trace, until_cycle=end).inferences for end in (1, 14, 15, 28, 29)] == [1, 1, 2, 2, 3]
 
 
-def test_the_cost_of_a_switch_is_one_issue_by_default() -> None:
+def test_switch_costs_one_issue_by_default() -> None:
     assert Runtime(VARIANTS, TINY).switch_cycles == 0 == TINY.issue_cycles
     edge = load_machine("edge")
     assert Runtime({"a": (prepare(program(edge, []), edge),)}, edge).switch_cycles == edge.issue_cycles == 1

@@ -97,13 +97,13 @@ def races_on(machine, text):
         ),
     ],
 )
-def test_loads_on_several_ports_are_in_order_only_by_flags(ports, between, races):
+def test_loads_on_several_ports_need_flags_for_order(ports, between, races):
     text = f"MTE2 COPY L1[0] DDR[64] length=4 count=1 count2=1\n{between}\nMTE2 COPY L1[2] DDR[64] length=4 count=1 count2=1"
     machine = TINY.model_copy(update={"dma": Dma(load_ports=ports)})
     assert [f.blocks for f in races_on(machine, text)] == [(2, 4)] * races
 
 
-def test_a_move_on_chip_has_all_ports_of_its_dma():
+def test_move_on_chip_has_all_ports_of_dma():
     text = """
     VECTOR VFILL UB[0] blocks=1 repeats=1 dbs=1 f16
     VECTOR SET core=0 engine=MTE3 id=0
@@ -117,7 +117,7 @@ def test_a_move_on_chip_has_all_ports_of_its_dma():
     assert [len(races_on(machine, text.format(move))) for move in moves] == [1, 0]
 
 
-def test_reuse_of_a_buffer_before_its_reader_is_done():
+def test_buffer_reuse_before_the_end_of_its_reader():
     """Write after read: the second load overtakes the reader of the first."""
     text = """
     MTE2 COPY L1[0] DDR[64] length=4 count=1 count2=1
@@ -183,7 +183,7 @@ def test_im2col_reads_only_what_its_taps_name():
     assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (4, 5))]
 
 
-def test_im2col_of_four_lanes_reads_blocks_of_four_pixels():
+def test_im2col_of_four_lanes_reads_four_pixel_blocks():
     text = """
     MTE2 COPY L1[0] DDR[64] length={} count=1 count2=1
     MTE2 SET core=0 engine=MTE1 id=0
@@ -195,7 +195,7 @@ def test_im2col_of_four_lanes_reads_blocks_of_four_pixels():
     assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (3, 4))]
 
 
-def test_im2col_of_four_bytes_reads_blocks_of_eight_pixels():
+def test_im2col_of_four_bytes_reads_eight_pixel_blocks():
     text = """
     MTE2 COPY L1[0] DDR[64] length={} count=1 count2=1
     MTE2 SET core=0 engine=MTE1 id=0
@@ -345,7 +345,7 @@ def test_a_table_is_read_whole():
     assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (15, 16))]
 
 
-def test_an_overwritten_im2col_names_the_blocks_of_its_taps():
+def test_overwritten_im2col_names_blocks_of_its_taps():
     taps = "MTE1 IM2COL L0A[0] L1[0] h=1 w=4 pitch=4 plane=4 kh=1 kw=1 sh=1 sw=2 dh=1 dw=1 ow=2 m=2 mpad=16 k=1 lanes=16 f16 @1.1\n"
     late = "MTE2 COPY L1[{}] DDR[80] length=1 count=1 count2=1 f16 @2.1\n"
     for at, found in ((1, []), (2, [(2, 3)])):

@@ -54,14 +54,14 @@ def test_a_dominated_variant_is_merged() -> None:
     assert "at no share" in merged.why
 
 
-def test_a_variant_that_is_fastest_nowhere_at_the_light_end_goes_into_the_next() -> None:
+def test_never_fastest_light_variant_merges_into_the_next() -> None:
     chosen = choose_thresholds(respond((12, 10), (13, 5)))
     assert chosen.rule.ladder == (1,)
     assert [(m.variant, m.into) for m in chosen.merged] == [("a", "b")]
     assert chosen.borders == ()
 
 
-def test_of_variants_that_are_not_heavier_the_faster_one_stays() -> None:
+def test_faster_one_of_equally_heavy_variants_stays() -> None:
     same = choose_thresholds(respond((10, 10), (11, 11), (30, 2)))
     assert same.rule.ladder == (0, 2)
     assert [(m.variant, m.into) for m in same.merged] == [("b", "a")]
@@ -115,7 +115,7 @@ def test_chosen_thresholds_settle_at_every_share(variants: list[tuple[int, int]]
         assert best[position, k] <= best[:, k].min() * (1 + 1e-2)
 
 
-def test_one_pair_for_all_borders_oscillates_and_says_where() -> None:
+def test_one_pair_for_all_borders_names_its_oscillation() -> None:
     # rho of b is four times that of a
     response = respond((10, 10), (20, 5))
     found = repeat_pair(response, ((1,), (2,)), 0.6, 1.5).oscillations
@@ -130,13 +130,13 @@ def test_one_pair_for_all_borders_oscillates_and_says_where() -> None:
         assert (settle(rule, response, k, 0)[1] > 1) == (share in expected)
 
 
-def test_one_pair_does_not_oscillate_where_its_ratio_is_that_of_rho() -> None:
+def test_pair_with_ratio_of_rho_does_not_oscillate() -> None:
     response = respond((10, 10), (20, 5))
     assert repeat_pair(response, ((1,), (2,)), 0.6, 2.4).oscillations == ()
     assert len(repeat_pair(response, ((1,), (2,)), 0.6, 2.3).oscillations) > 0
 
 
-def test_the_ladder_of_one_pair_is_by_what_levels_cost() -> None:
+def test_ladder_of_one_pair_follows_level_costs() -> None:
     rule = repeat_pair(respond((1, 9), (2, 8), (3, 7)), ((90,), (10, 20), (10, 30)), 0.5, 9.0, slice_cycles=77).rule
     assert rule == ThresholdRule((1, 2, 0), (32768, 32768), (9 * 65536, 9 * 65536), 77)
 

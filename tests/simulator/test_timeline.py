@@ -55,7 +55,7 @@ def test_a_flag_and_the_work_behind_it() -> None:
     assert found(t, SCALAR) == []
 
 
-def test_latency_is_hidden_where_the_next_transfer_is_issued_early() -> None:
+def test_latency_is_hidden_by_early_issue() -> None:
     # the second is issued at 0 beside the first (two outstanding): its latency is over at 4, its data follow at 14
     assert found(run([load(10), load(10)]), MTE2) == [(0, 4, "LATENCY", -1, -1, -1)]
     # one outstanding: issued at 14, data at 18
@@ -63,13 +63,13 @@ def test_latency_is_hidden_where_the_next_transfer_is_issued_early() -> None:
     assert found(run([load(10), load(10)], machine=one), MTE2) == [(0, 4, "LATENCY", -1, -1, -1), (14, 18, "LATENCY", -1, -1, -1)]
 
 
-def test_a_flag_of_the_other_core_takes_three_cycles_more() -> None:
+def test_flag_of_another_core_takes_three_more_cycles() -> None:
     t = run([vector(10), flag_set(VECTOR, 1, VECTOR)], [flag_wait(VECTOR, 0, VECTOR), vector(5)])
     assert found(t, VECTOR, core=1) == [(0, 13, "FLAG", 0, VECTOR, 0)]
     assert t.cycles == 18
 
 
-def test_a_set_that_stands_behind_nothing_has_no_source() -> None:
+def test_set_behind_nothing_has_no_source() -> None:
     t = run(
         [vector(10), flag_set(VECTOR, 0, MTE1), flag_wait(MTE1, 0, VECTOR), up(1), flag_set(CUBE, 0, MTE1), flag_wait(MTE1, 0, CUBE), up(1)]
     )
@@ -99,7 +99,7 @@ def test_a_launch_is_nobodys_full_queue() -> None:
     assert found(t, SCALAR) == []
 
 
-def test_results_of_a_pipelined_array_are_waited_for_by_others_only() -> None:
+def test_pipelined_array_results_delay_other_engines_only() -> None:
     # 16 rows through 16 x 16: 16 cycles, results 46 later
     matrix = load_machine("tpu-like").matrix.model_copy(update={"rows": 16, "columns": 16})
     tile = record(Op.MMAD, CUBE, 16, 1, 1, 0, src=Memory.L0A, dst=Memory.L0C, d=0, s=(0, 0))
@@ -118,7 +118,7 @@ def test_what_a_transfer_loses() -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
+def test_work_and_stalls_fill_all_engine_time(seed: int) -> None:
     matrix = load_machine("tpu-like").matrix.model_copy(update={"rows": 16, "columns": 16}) if seed % 4 == 3 else TINY.matrix
     changes = {"issue_cycles": seed % 3, "queue_depth": 1 + seed % 5, "launch_cycles": seed % 2 * 11, "matrix": matrix}
     if seed % 2:

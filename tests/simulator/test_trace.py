@@ -139,7 +139,7 @@ def check_lanes(p: Program, machine: Machine, level: Level) -> None:
 
 
 @pytest.mark.parametrize("clock_hz", [1_000_000, 680_000_000, 1_850_000_000, 3])
-def test_events_of_a_lane_follow_one_another_and_add_up(clock_hz: int) -> None:
+def test_lane_events_are_consecutive_and_add_up(clock_hz: int) -> None:
     for seed in range(6):
         dma = Dma(load_ports=1 + seed % 2, store_ports=1 + seed // 2 % 2)
         machine = TINY.model_copy(update={"issue_cycles": seed % 3, "queue_depth": 2 + seed, "clock_hz": clock_hz, "dma": dma})

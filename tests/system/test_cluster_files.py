@@ -62,7 +62,7 @@ def run(script: str, words: list[str], commands: Path, **environment: str) -> su
     return subprocess.run(["bash", str(FOLDER / script), *words], env=env, capture_output=True, text=True, check=False)
 
 
-def test_slurm_starts_ray_on_all_nodes_and_one_driver(commands: Path) -> None:
+def test_slurm_starts_ray_everywhere_and_one_driver(commands: Path) -> None:
     out = commands / "sweep"
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_CPUS_PER_TASK": "4"}
     environment |= {"MODELS": "/m/a.onnx /m/b.onnx", "MACHINE": "edge", "OUT": str(out), "OPTIONS": "--seeds 3"}
@@ -106,7 +106,7 @@ def test_submit_hands_the_sweep_to_the_cluster(commands: Path) -> None:
     assert run("submit.sh", words, commands, RAY_API_SERVER_ADDRESS="").returncode != 0
 
 
-def test_the_job_of_kuberay_has_the_form_of_one() -> None:
+def test_kuberay_job_has_the_form_of_one() -> None:
     job = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     spec = job["spec"]

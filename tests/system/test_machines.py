@@ -73,7 +73,7 @@ def test_values_do_not_depend_on_the_machine(machine_name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
 @pytest.mark.parametrize("machine", SHAPED.values(), ids=SHAPED)
-def test_values_do_not_depend_on_what_is_multiplied_at_a_time(machine: Machine, dtype: DataType) -> None:
+def test_values_do_not_depend_on_product_shape(machine: Machine, dtype: DataType) -> None:
     case = make_case(build_network("mobilenet_v2-small"), machine, dtype)
     _, program = compiled(case.target_graph)
     check_program(case, program, {DataType.float16: 7e-3, DataType.float32: 1e-4}[dtype])

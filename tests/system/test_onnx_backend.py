@@ -76,7 +76,7 @@ def model_of(node: Any, inputs: dict[str, list[int]], shape: list[int]) -> onnx.
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_what_is_not_supported_runs_on_the_host_around_the_rest() -> None:
+def test_unsupported_nodes_run_on_host_around_npu_pieces() -> None:
     nodes = [
         helper.make_node("Exp", ["x"], ["e"]),
         helper.make_node("Sin", ["e"], ["s"]),
@@ -106,7 +106,7 @@ def test_the_page_counts_what_there_is() -> None:
     assert any("3 tests, 1 passed, 1 partly, 0 copies, 1 skipped, 0 failed." in line for line in lines)
 
 
-def test_weights_that_are_inputs_are_bound_and_bound_again() -> None:
+def test_weights_that_are_inputs_are_bound_repeatedly() -> None:
     rng = np.random.default_rng(0)
     rep = prepare(model_of(helper.make_node("Conv", ["x", "w"], ["y"]), {"x": [1, 3, 6, 6], "w": [4, 3, 3, 3]}, [1, 4, 4, 4]))
     x = rng.standard_normal((1, 3, 6, 6), np.float32)

@@ -88,7 +88,7 @@ def test_export_and_compile_make_the_same_container(run: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_longer_run_goes_on_from_a_shorter_one(run: Path, tmp_path: Path) -> None:
+def test_longer_run_continues_from_a_shorter_one(run: Path, tmp_path: Path) -> None:
     assert tune(tmp_path / "run", 12) == 0
     assert tune(tmp_path / "run", 24, "--resume") == 0
     assert_equal_runs(tmp_path / "run", run)

@@ -52,7 +52,7 @@ def of_no_opset() -> ModelProto:
     [lambda: transposed([50, 50]), lambda: transposed([50, 7]), lambda: transposed([0, 0]), looked_up, of_no_opset],
     ids=["too large", "one axis smaller", "nothing", "index", "opset"],
 )
-def test_what_does_not_run_is_refused_before_the_search(
+def test_unrunnable_model_is_refused_before_the_search(
     make: Callable[[], ModelProto], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx.save(make(), tmp_path / "m.onnx")

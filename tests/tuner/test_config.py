@@ -25,7 +25,7 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
     assert load_config(str(tmp_path / "c.yaml")) == config
 
 
-def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
+def test_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("search: {population: 8}\nbudget: {candidates: null, seconds: 30}\n")
     config = load_config(str(file), ["search.elites=2", "use.cost_model=false", "farm.workers=3"])
@@ -59,7 +59,7 @@ def test_errors_name_path_and_value(override: str, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_file_mistakes_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("search: {populatoin: 3, islands: two, proposed: 7}\nmodel: {rounds: -1}\nfoo: 3\n")
     with pytest.raises(BadInputError) as caught:
@@ -71,7 +71,7 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     assert "\n" not in told
 
 
-def test_every_mistake_of_the_overrides_is_told_at_once() -> None:
+def test_override_mistakes_are_reported_together() -> None:
     with pytest.raises(BadInputError) as caught:
         load_config(None, ["search.populatoin=3", "use.segmentations=1", "search.islands=2", "model.rounds", "segments.epsilon=7"])
     told = str(caught.value)
@@ -99,7 +99,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
         load_config("nowhere")
 
 
-def test_digest_covers_what_changes_a_result_and_nothing_else() -> None:
+def test_digest_covers_exactly_what_changes_a_result() -> None:
     config = load_config()
     assert config.replaced({"segments.epsilon": 0.2}).digest != config.digest
     assert config.replaced({"use.window": False}).digest != config.digest

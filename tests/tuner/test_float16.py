@@ -86,7 +86,7 @@ def test_types_and_values(name: str, kind: int, tmp_path: Path) -> None:
     assert 0 < checked.values.worst.error < 5e-3
 
 
-def test_float32_on_the_npu_is_rounded_at_the_output(tmp_path: Path) -> None:
+def test_float32_on_the_npu_is_rounded_at_output(tmp_path: Path) -> None:
     """So the check grants what that takes; the NPU's own data type says nothing of it."""
     out = compiled(as_kind(small_model("dense_block"), TensorProto.FLOAT16), tmp_path, DataType.float32)
     (checked, *_) = check_file(out, ["none"])
@@ -131,7 +131,7 @@ def cast_at_the_end(model: ModelProto, kind: int) -> ModelProto:
     return model
 
 
-def test_a_model_of_both_keeps_each_where_it_is(tmp_path: Path) -> None:
+def test_model_of_both_types_keeps_each_in_place(tmp_path: Path) -> None:
     """float32 in, float16 between the pieces, float32 out."""
     b = Builder(np.random.default_rng(0), (1, 16, 32, 32))
     small = b.node("Cast", [b.conv("x", 16)], to=TensorProto.FLOAT16)

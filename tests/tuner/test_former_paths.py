@@ -25,7 +25,7 @@ SOURCES = [path for folder in ("compiler", "scripts", "simulator", "tests", "tun
 
 
 @pytest.mark.parametrize(("former", "module", "name"), [(former, *FORMER[former]) for former in FORMER])
-def test_a_former_module_has_a_docstring_and_one_import(former: str, module: str, name: str) -> None:
+def test_former_module_has_a_docstring_and_one_import(former: str, module: str, name: str) -> None:
     docstring, statement = ast.parse((ROOT / f"{former.replace('.', '/')}.py").read_text()).body
     assert isinstance(docstring, ast.Expr)
     assert f"`{module}`, formerly here" in ast.unparse(docstring)

@@ -20,6 +20,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.thresholds import ManualThresholds
+from tests.messages import naming
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.cli.export_plans import few_plans, run_plans
@@ -50,7 +51,7 @@ def machine() -> Machine:
     return load_machine(MACHINE)
 
 
-def test_rules_of_grants_are_set_by_hand_as_the_table_has_them(run: Path) -> None:
+def test_grant_rules_by_hand_are_those_of_table(run: Path) -> None:
     """What is set of nothing is the table of the file, for every grant; a pair and a slice are in every rule."""
     compiled = read_compiled(run / "best.onnx")
     table = compiled.controller
@@ -93,7 +94,7 @@ def test_every_grant_has_a_baseline(run: Path) -> None:
     assert baseline_of(open_run(run)) == {level: row["baseline_layerwise_cycles"] for level, row in summary.items()}
 
 
-def test_rows_are_infeasible_where_a_level_grants_too_little(run: Path) -> None:
+def test_rows_are_infeasible_where_grants_are_too_small(run: Path) -> None:
     log = read_log(run)
     assert set(log["level_l1_bytes"].dropna()) == {LESS}
     assert log.loc[log["level"] == "severe", "level_l1_bytes"].notna().all()
@@ -110,7 +111,7 @@ def test_rows_are_infeasible_where_a_level_grants_too_little(run: Path) -> None:
     assert set(rows["error"]) == {f"needs more than level severe grants: {LESS:,} B of L1, 1 cores"}
 
 
-def test_a_file_has_null_where_a_variant_does_not_fit(run: Path, machine: Machine, tmp_path: Path) -> None:
+def test_file_has_null_where_a_variant_is_unfit(run: Path, machine: Machine, tmp_path: Path) -> None:
     """Here every level's own: of these the one for `none` needs more than `severe` grants."""
     opened, _ = open_tuned(run)
     report = write_compiled(opened, run_plans(run, machine, folder=run / "plans" / "own"), tmp_path / "own.onnx", "function")
@@ -127,10 +128,10 @@ def test_a_file_has_null_where_a_variant_does_not_fit(run: Path, machine: Machin
     assert checked["none"].cycles["severe"] is None
 
 
-def test_a_variant_of_a_level_that_it_does_not_fit_is_refused(run: Path, machine: Machine, tmp_path: Path) -> None:
+def test_variant_of_a_level_without_room_is_refused(run: Path, machine: Machine, tmp_path: Path) -> None:
     opened, _ = open_tuned(run)
     plans = run_plans(run, machine, folder=run / "plans" / "own")
-    with pytest.raises(InfeasibleError, match=r"plan of level severe: does not fit level severe of .*: needs [0-9,]+"):
+    with pytest.raises(InfeasibleError, match=r"level severe.* needs [0-9,]+"):
         measure(opened, {**plans, "severe": plans["none"]})
     container = build_variants(opened.packed[0], plans)
     none, severe = container.variant("none"), container.variant("severe")
@@ -173,7 +174,7 @@ def test_a_trace_grants_what_its_levels_grant(run: Path, machine: Machine, tmp_p
     assert "variant none does not fit all that the trace by the machine's levels grants" in capsys.readouterr().err
 
 
-def test_the_report_and_the_table_say_what_levels_grant(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_and_table_have_grants_of_levels(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run)]) == 0
     page = (run / "report.html").read_text(encoding="utf-8")
     matrix = page[page.index("Every variant at every level") :].partition("</table>")[0]
@@ -195,27 +196,27 @@ def test_few_variants_leave_no_level_without_a_program(run: Path) -> None:
     assert one == json.loads((run / "summary.json").read_text())["robust"]["plan"]
 
 
-def test_the_same_seed_gives_the_same_run_and_a_resumed_one_too(run: Path, tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_runs_even_resumed(run: Path, tmp_path: Path) -> None:
     quick(save_small("residual_block", tmp_path), tmp_path / "run", 12, machine=MACHINE)
     quick(tmp_path / "residual_block.onnx", tmp_path / "run", 24, machine=MACHINE, resume=True)
     one, two = (json.loads((folder / "summary.json").read_text()) for folder in (run, tmp_path / "run"))
     assert one["levels"] == two["levels"]
 
 
-def test_a_level_that_no_plan_fits_is_said_at_once(tmp_path: Path) -> None:
+def test_level_that_no_plan_fits_is_reported_early(tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
-    with pytest.raises(InfeasibleError, match=r"no plan fits level severe: .*no tiling fits 1,024 B of L1"):
+    with pytest.raises(InfeasibleError, match=naming("level severe", "1,024 B of L1")):
         quick(model, tmp_path / "run", 4, machine="edge:contention.severe.l1_bytes=1024")
 
 
-def test_a_budget_below_one_program_for_each_grant_is_refused(tmp_path: Path) -> None:
+def test_budget_below_one_program_per_grant_is_refused(tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
-    with pytest.raises(BadInputError, match=r"1 candidates: levels grant 2 different things; accepted: 2 or more"):
+    with pytest.raises(BadInputError, match=naming("1 candidates", 2)):
         quick(model, tmp_path / "run", 1, machine=MACHINE)
 
 
 @pytest.mark.parametrize("name", ["command:true", "tuner.measure.simulator_runner:SimulatedBoard"])
-def test_a_runner_that_sees_to_no_grants_is_refused(name: str, tmp_path: Path) -> None:
+def test_runner_without_grants_is_refused(name: str, tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
     said = rf"^runner {name}: level severe grants less than the machine has \({LESS:,} B of L1, 1 cores\), which this runner does not say"
     with pytest.raises(BadInputError, match=said):
@@ -223,7 +224,7 @@ def test_a_runner_that_sees_to_no_grants_is_refused(name: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_runner_that_sees_to_grants_measures_at_every_level(run: Path, tmp_path: Path) -> None:
+def test_runner_with_grants_measures_at_every_level(run: Path, tmp_path: Path) -> None:
     """The simulator as a runner finds what the simulator finds; each group of levels that grant the same has a race of its own."""
     model = save_small("residual_block", tmp_path)
     quick(model, tmp_path / "run", 24, "use.cost_model=false", "runner.name=tuner.measure.simulator_runner:measure", machine=MACHINE)

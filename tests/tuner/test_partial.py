@@ -25,6 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_container
 from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
+from tests.messages import mentions, naming
 from tests.models import Builder, reference_outputs
 from tests.partial_models import CONV, PARTIAL, partial_model
 from tuner.cli import main
@@ -81,7 +82,7 @@ def test_stock_onnxruntime_runs_the_file_by_its_body(case: tuple[str, Path]) -> 
 
 
 @pytest.mark.parametrize("name", ["middle", "tokens", "unknown_extent"])
-def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: Path) -> None:
+def test_check_passes_on_the_container_itself(name: str, tmp_path: Path) -> None:
     write(name, tmp_path)
     (checked, *_) = check_file(tmp_path / "function.onnx", ["none"])
     assert checked.faults == ()
@@ -94,7 +95,7 @@ def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: 
     assert any("max|out-ref|" in fault for fault in changed.faults)
 
 
-def test_the_file_holds_the_nodes_of_the_host_as_they_were(case: tuple[str, Path]) -> None:
+def test_file_holds_the_unchanged_nodes_of_the_host(case: tuple[str, Path]) -> None:
     name, folder = case
     given = partial_model(name)
     before = {node.SerializeToString(deterministic=True) for node in (prepare(given) if given.functions else given).graph.node}
@@ -126,9 +127,9 @@ def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixt
     words = ["compile", str(middle), "--machine", "edge", "--out", str(middle.parent / "out.onnx")]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"middle on edge, float16: 2 operators, {3 * CONV:,} MACs, 66.7% of them on the NPU"
+    assert mentions(lines[0], "middle", "edge", "float16", "2 operators", f"{3 * CONV:,} MACs", "66.7%")
     assert lines[1].startswith("host, 33.3% of MACs: Conv 't3': supported, but not worth a piece of its own: ")
-    assert lines[2] == "host, 0.0% of MACs: Sin 't4': not supported"
+    assert mentions(lines[2], "host", "0.0%", "Sin 't4'")
     assert lines[3].startswith("level")
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -149,7 +150,7 @@ def on_host(b: Builder, kind: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("kind", ["operators", "views", "an input"])
-def test_what_the_npu_has_nothing_of_is_a_file_that_the_host_runs(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_npu_nodes_is_a_host_file(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(on_host(Builder(np.random.default_rng(0), (1, 4, 8, 8)), kind), model)
     words = ["compile", str(model), "--machine", "edge", "--out", str(out)]
@@ -173,7 +174,7 @@ def test_what_the_npu_has_nothing_of_is_a_file_that_the_host_runs(tmp_path: Path
     assert (report["operators"], report["pieces"], report["levels"], report["file_bytes"]) == (0, [], {}, out.stat().st_size)
 
 
-def test_nothing_to_run_is_said_where_a_program_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_program_is_reported_where_one_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "sin.onnx", tmp_path / "out.onnx"
     onnx.save(on_host(Builder(np.random.default_rng(0), (1, 4, 8, 8)), "operators"), model)
     words = ["compile", str(model), "--machine", "edge"]
@@ -206,7 +207,7 @@ def test_refused_nodes_are_grouped_by_reason(tmp_path: Path, capsys: pytest.Capt
     onnx.save(b.model(y), tmp_path / "m.onnx")
     assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("host")]
-    assert line == "host, 0.0% of MACs: 30 nodes (Sin, Cos), first Sin 't4': not supported"
+    assert mentions(line, "host", "0.0%", "30 nodes (Sin, Cos)", "Sin 't4'")
 
 
 def test_every_command_takes_such_a_file(middle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,7 +229,7 @@ def test_tune_and_export(middle: Path, capsys: pytest.CaptureFixture[str]) -> No
     run, out = middle.parent / "RUN", middle.parent / "export.onnx"
     words = ["tune", str(middle), "--machine", "edge", "--out", str(run), "--candidates", "6", "--backend", "serial"]
     assert main(words) == 0
-    assert "host, 0.0% of MACs: Sin 't4': not supported" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "host", "0.0%", "Sin 't4'")
     summary = json.loads((run / "summary.json").read_text())
     assert summary["npu_mac_share"] == pytest.approx(2 / 3)
     assert [node["op"] for node in summary["host"]] == ["Conv", "Sin"]
@@ -260,7 +261,7 @@ def test_integers_and_booleans_are_fed_as_they_are(tmp_path: Path, capsys: pytes
         with pytest.raises(BadInputError) as caught:
             session.run(None, {"mask": np.ones((1, 12, 1), bool), **wrong})
         assert str(caught.value) == said
-    with pytest.raises(BadInputError, match=r"onnxruntime cannot run the nodes of the host: .*indices element out of data bounds"):
+    with pytest.raises(BadInputError, match=naming("onnxruntime", "host", "indices")):
         session.run(None, {"ids": ids + 1000, "mask": np.ones((1, 12, 1), bool)})
 
 
@@ -291,21 +292,21 @@ def test_a_damaged_file_is_read_or_refused(whole_file: bytes, changes: list[tupl
 def test_sizes_in_a_damaged_file_are_bounded(whole_file: bytes) -> None:
     model = onnx.load_model_from_string(whole_file)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1 << 40
-    with pytest.raises(BadInputError, match=r"input 'x' has shape .* at most"):
+    with pytest.raises(BadInputError, match=naming("input 'x'", "shape")):
         InferenceSession(model.SerializeToString())
     model.graph.input[0].type.tensor_type.elem_type = 77
     with pytest.raises(BadInputError, match="'x' has data type 77"):
         InferenceSession(model.SerializeToString())
 
 
-def test_a_file_whose_node_is_of_another_container_is_refused(tmp_path: Path) -> None:
+def test_file_with_a_node_of_another_container(tmp_path: Path) -> None:
     onnx.save(partial_model("middle"), tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
     assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(out)]) == 0
     model = onnx.load(out)
     (node,) = (node for node in model.graph.node if node.domain == DOMAIN)
     node.input[0] = "elsewhere"
-    with pytest.raises(BadInputError, match=r"its container has inputs \['t4'\], its node \['elsewhere'\]"):
+    with pytest.raises(BadInputError, match=naming("['t4']", "['elsewhere']")):
         InferenceSession(model.SerializeToString())
     ((_, container),) = find_containers(memoryview(model.SerializeToString()), "m")
     assert container == read_container(out)

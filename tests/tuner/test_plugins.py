@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tuner import plugins
 from tuner.config import BUILT_IN, load_config
 from tuner.cost_model import boosted_trees
@@ -63,7 +64,7 @@ def test_by_entry_point(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [list(offered_names(kind)) for kind in KINDS if kind is COST_MODELS] == [["flat"]]
     found = find(COST_MODELS, "flat")
     assert (found.plugin.version, found.where) == ("3", f"mine 1.5, {home}"), "a version of its own comes first"
-    with pytest.raises(BadInputError, match=r"model\.name flt: unknown; known: boosted_trees, flat; or module:name"):
+    with pytest.raises(BadInputError, match=naming("model.name flt", "boosted_trees, flat")):
         find(COST_MODELS, "flt")
 
 
@@ -83,14 +84,14 @@ def test_what_is_no_cost_model(name: str, text: str) -> None:
         external_plugins(load_config(None, ["use.cost_model=true", f"model.name={name}"]), True, None)
 
 
-def test_only_what_is_used_and_does_not_come_along_is_in_an_identity() -> None:
+def test_identity_has_used_and_external_plugins_only() -> None:
     assert external_plugins(load_config(None), True, None) == ()
     assert external_plugins(load_config(None, ["use.cost_model=false", "model.name=no:Where"]), True, None) == (), "nothing is learnt"
     away = load_config(None, ["runner.name=no:where", "use.cost_model=false"])
     assert external_plugins(away, False, "head:6379") == (Plugin("runner", "no:where", "", ""),), "only the workers know"
 
 
-def test_what_comes_along_is_found_by_the_same_finder() -> None:
+def test_packaged_plugins_are_found_by_the_same_finder() -> None:
     assert BUILT_IN in RUNNERS.built_in
     config = load_config()
     assert {config.search.strategy, config.model.name, config.runner.name} <= {name for kind in KINDS for name in kind.built_in}

@@ -17,6 +17,7 @@ import compiler
 import simulator
 import tuner
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.tuning import QUICK, ROOT, VOLATILE, save_small
 from tuner.config import load_config
 from tuner.log.read import read_log
@@ -52,7 +53,7 @@ def test_a_search_is_the_run_s_own(model: Path, ran: tuple[tuner.Summary, Path, 
     assert result.robust == compiler.Plan.load(out / "plans/robust.json")
     alone = tuner.Search(compiler.load(model, "edge").target_graph, candidates=4, settings=QUICK, levels=["severe"]).run()
     assert list(alone.cycles) == ["severe"]
-    with pytest.raises(BadInputError, match="level 'none': unknown; levels of this search: severe"):
+    with pytest.raises(BadInputError, match=naming("level 'none'", "severe")):
         alone.plan("none")
 
 
@@ -118,7 +119,7 @@ def test_a_search_takes_the_budget_of_its_settings(model: Path) -> None:
     assert load_config(None, ()).budget.candidates != 3
 
 
-def test_the_caller_s_process_is_left_as_it_was(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_the_caller_is_unchanged(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look for garbage more rarely, and not among what they begin with."""
     monkeypatch.setattr(gc, "get_freeze_count", inspect.unwrap(gc.get_freeze_count))  # see `tests/conftest.py`
     before = gc.get_threshold()

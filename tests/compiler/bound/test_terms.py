@@ -93,7 +93,7 @@ def test_what_two_products_read_is_loaded_once() -> None:
     assert Bound(u).work.starts == pytest.approx([8 * 64 * 6 / 8192, 8 * 64 * 3 / 8192])
 
 
-def test_what_is_complete_before_a_value_behind_a_mean() -> None:
+def test_complete_inputs_of_a_value_behind_a_mean() -> None:
     u = target_graph(EDGE, (1, 16, 14, 14), *gated(14))
     number = {spec.operator.y: spec.index for spec in u.operators}
     before = before_first(u, needs_of(u))
@@ -212,7 +212,7 @@ def work_of_vector(op: Operator, channels: int) -> float:
     return float(Bound(target_graph(EDGE, (1, channels, 8, 8), op)).work.on_vector[0])
 
 
-def test_channels_of_a_concatenation_wait_for_their_own_parts() -> None:
+def test_concatenated_channels_wait_for_their_own_parts() -> None:
     """y reads 32 channels of b, which is behind a, and 16 of d, which is behind nothing; and so it is through a pool."""
     ops = [conv("a", "x", (16, 16)), conv("b", "a", (16, 32)), conv("d", "x", (16, 16)), concat("c", "b", "d")]
     pooled = [max_pool("p", "c", 2, 2), conv("y", "p", (48, 16)), conv("z", "y", (16, 16))]
@@ -223,7 +223,7 @@ def test_channels_of_a_concatenation_wait_for_their_own_parts() -> None:
     assert of_z == {frozenset(number[y] for y in "abdp"): 1.0}, "a channel of y needs all channels of all parts"
 
 
-def test_a_channel_of_a_residual_needs_its_own_channel_alone() -> None:
+def test_residual_channel_needs_its_own_channel_alone() -> None:
     """The shortcut d is a product of its own: a channel of y may be there when one of d is, so d is not finished before z begins."""
     ops = [conv("a", "x", (16, 16)), conv("d", "x", (16, 32), kernel=1), conv("y", "a", (16, 32), residual="d"), conv("z", "y", (32, 16))]
     u = target_graph(EDGE, (1, 16, 8, 8), *ops)
@@ -252,7 +252,7 @@ def test_weights_that_come_late() -> None:
     assert left[100.0] == pytest.approx(1002 - 250 - 99.5 / 100), "half of the last one's waits for nothing, and costs half a cycle"
 
 
-def test_prefetch_is_the_largest_term_where_work_comes_before_weights() -> None:
+def test_prefetch_is_largest_where_work_precedes_weights() -> None:
     """Two convolutions of work, then products with 18 MB of weights for one pixel, of which `edge` holds 1.6 MB."""
     ops = [conv("a", "x", (64, 256)), conv("b", "a", (256, 256)), max_pool("p", "b", 56, 56)]
     ops += [conv("f", "p", (256, 4096), kernel=1), conv("g", "f", (4096, 2048), kernel=1)]  # type: ignore[list-item]

@@ -139,7 +139,7 @@ def test_nothing_is_made_or_loaded_twice() -> None:
     assert loaded_blocks(u, recomputed) == 16 * (32 + 14 * 4)
 
 
-def test_a_ring_is_no_higher_than_the_rows_that_are_alive() -> None:
+def test_ring_is_no_higher_than_live_rows() -> None:
     """c reads 6 rows of b at a time, b 8 of a; the first block needs 8 of x, which has a second slot, for the 4 of the next block."""
     _, cached = chain()
     rings = {int(spec): set() for spec in range(3)}
@@ -150,7 +150,7 @@ def test_a_ring_is_no_higher_than_the_rows_that_are_alive() -> None:
     assert cached.peak_bytes["L1"] >= (12 + 8 + 6) * 16 * 32
 
 
-def test_the_first_block_of_a_run_finds_nothing_cached() -> None:
+def test_first_block_of_a_run_has_no_cache() -> None:
     """Blocks dealt to several cores: each core makes its first block's halo itself."""
     u, _ = chain()
     one, two = cut_blocks(u, 0, 3, 8, -1), cut_blocks(u, 0, 3, 8, -1, 2)

@@ -16,6 +16,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory
 from tests.graphs import conv, max_pool, target_graph
 from tests.lowered import lower_segment
+from tests.messages import mentions
 
 EDGE = load_machine("edge")
 
@@ -46,7 +47,7 @@ def product() -> TargetGraph:
     return target_graph(EDGE, (1, 64, 8, 8), conv("y", "x", (64, 32), 1))
 
 
-def test_tiles_that_are_still_in_place_are_not_loaded_again(product: TargetGraph) -> None:
+def test_tiles_still_in_place_are_not_reloaded(product: TargetGraph) -> None:
     # 2 tiles of m, 2 of n, all of k at once, which all have a slot; one load of x and one of the weights
     assert counted(lowered(product, tiling(order="m"))) == (4, 4, 2, 2, 2)
     assert counted(lowered(product, tiling(order="n"))) == (4, 4, 2, 2, 2)
@@ -56,7 +57,7 @@ def test_tiles_that_are_still_in_place_are_not_loaded_again(product: TargetGraph
     assert counted(lowered(product, tiling(tile_m=48, tile_n1=2))) == (2, 2, 2, 1, 2)
 
 
-def test_tiles_without_a_slot_for_each_are_loaded_again() -> None:
+def test_tiles_without_slots_of_their_own_are_reloaded() -> None:
     """Four tiles of 64 pixels by 256 channels, of which L0A has two; both of the weights have a slot."""
     u = target_graph(EDGE, (1, 256, 16, 16), conv("y", "x", (256, 32), 1))
     assert counted(lowered(u, tiling(order="m", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 4, 2)
@@ -148,19 +149,14 @@ def test_too_much_l1() -> None:
     """x alone: 64 channels of 128x128 in float16 are 2 MiB."""
     u = target_graph(EDGE, (1, 64, 128, 128), conv("y", "x", (64, 16), 1))
     found = lowered(u, tiling(chunk_n1=1))
-    assert str(found) == (
-        "segment y: needs 2,099,200 B of L1, the machine has 1,048,576 (1,050,624 missing); "
-        "live at y: tensor x 2,097,152 B, weights of y 2,048 B"
-    )
+    assert mentions(found, "segment y", "2,099,200 B of L1", "1,048,576", "1,050,624 missing", "x 2,097,152 B", "weights of y 2,048 B")
 
 
 def test_too_much_ub() -> None:
     """A whole image as one tile: two slots of 4 planes in and out."""
     u = target_graph(EDGE, (1, 64, 64, 64), max_pool("y", "x", 1, 1))
     found = lowered(u, VectorTiling(tile_planes=4, tile_rows=64))
-    assert str(found) == (
-        "segment y: needs 2,097,152 B of UB, the machine has 262,144 (1,835,008 missing); live at y: tile of y 2 x 1,048,576 B"
-    )
+    assert mentions(found, "segment y", "2,097,152 B of UB", "262,144", "1,835,008 missing", "y 2 x 1,048,576 B")
 
 
 def test_partial_sums_that_do_not_fit() -> None:
@@ -168,11 +164,11 @@ def test_partial_sums_that_do_not_fit() -> None:
     u = target_graph(EDGE, (1, 64, 64, 64), conv("y", "x", (64, 32), 1))
     found = lowered(u, tiling(weights="streamed", chunk_k1=2, tile_k1=2))
     assert isinstance(found, Infeasible)
-    assert found.reason == "y: chunks along k keep 524,288 B of partial sums, L0C has 262,144"
+    assert mentions(found.reason, "y", "k", "524,288 B", "L0C has 262,144")
 
 
 def test_too_many_instructions() -> None:
     """16 x 16 x 16 tiles of a 3x3 product on 224x224 pixels: 3136 * 4 * 36 MMADs, each with its loads."""
     u = target_graph(EDGE, (1, 64, 224, 224), conv("y", "x", (64, 64)))
     found = lowered(u, tiling(chunk_n1=4, chunk_k1=36, tile_m=16, tile_k1=1), blocks=56)
-    assert str(found) == "segment y: needs more than 524,288 instructions"
+    assert mentions(found, "segment y", "524,288 instructions")

@@ -116,7 +116,7 @@ def test_right_operands_larger_than_l1(n: int, tokens: int, heads: int, size: in
     check_program(case, program)
 
 
-def test_a_right_operand_that_is_made_in_the_segment_cannot_come_in_chunks() -> None:
+def test_right_operand_of_the_segment_cannot_be_chunked() -> None:
     case = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16)
     target_graph = case.target_graph
     k = next(k for k, spec in enumerate(target_graph.operators) if isinstance(spec, MatMulSpec))

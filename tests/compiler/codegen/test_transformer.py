@@ -230,7 +230,7 @@ def test_tiles_of_a_layer_norm_are_whole_repeats() -> None:
         assert spec.slot_tiling(rows, fitting, DataType.float16).tile_rows == (5 if rows == 5 else 16)
 
 
-def test_a_second_softmax_group_cannot_leak_into_the_first() -> None:
+def test_second_softmax_group_cannot_leak_into_the_first() -> None:
     """One head's scores grow by 1000: the other's weights stay as they are."""
     b = Builder(np.random.default_rng(0), (1, 6, 16))
     model = prepare(b.model(attention_over(b)))
@@ -281,7 +281,7 @@ def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
     assert price(code[:used], EDGE).busy.sum() <= planes * (6 + -(-size // 8)) + 6 * planes
 
 
-def test_the_last_layer_works_for_the_class_token_alone() -> None:
+def test_last_layer_works_for_the_class_token_alone() -> None:
     """Behind the last attention everything is done at one pixel; before it, at all of them."""
     target_graph = make_case(seed_weights(prepare(build_network("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).target_graph
     products = [

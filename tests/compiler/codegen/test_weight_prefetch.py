@@ -48,7 +48,7 @@ def test_a_gene_names_up_to_half_of_l1(two: TargetGraph) -> None:
 
 
 @pytest.mark.parametrize("size", [256, 512])
-def test_so_much_comes_first_and_the_rest_keeps_its_order(two: TargetGraph, size: int) -> None:
+def test_weights_ahead_come_first_and_others_in_order(two: TargetGraph, size: int) -> None:
     code = lowered(two, planned(two, 0)).code.copy()
     code[:, isa.TAG] = np.arange(len(code))
     brought = code.copy()
@@ -65,7 +65,7 @@ def test_so_much_comes_first_and_the_rest_keeps_its_order(two: TargetGraph, size
     assert (np.diff(order[first_other:]) > 0).all()
 
 
-def test_it_is_in_the_plan_and_saves_a_border(two: TargetGraph) -> None:
+def test_prefetch_is_planned_and_saves_a_border(two: TargetGraph) -> None:
     compiler = Compiler(two)
     cycles = {}
     for size in (0, 256):

@@ -118,7 +118,7 @@ def _ranked_alike(u: TargetGraph, k: int, plan: SegmentPlan, space: dict[str, li
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4])
-def test_ddr_serves_cores_as_fast_as_port_and_dma_do(cores: int) -> None:
+def test_ddr_serves_cores_at_port_and_dma_rate(cores: int) -> None:
     """Features divide what is read by it, windows do so load by load: rows of every load add up to its blocks."""
     machine = load_machine("ascend310")
     read, write = ddr_rates(machine, cores)

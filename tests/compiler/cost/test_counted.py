@@ -89,7 +89,7 @@ def counted(code: NDArray[np.int32], machine: Machine) -> Counted:
 
 @pytest.mark.parametrize("order", ["m", "n"])
 @pytest.mark.parametrize(("size", "tile_m", "tile_n1"), [(56, 256, 4), (56, 256, 1), (14, 208, 1), (14, 64, 1), (14, 208, 4)])
-def test_a_tile_that_is_still_in_place_is_not_loaded_again(size: int, tile_m: int, tile_n1: int, order: str) -> None:
+def test_tile_still_in_place_is_not_reloaded(size: int, tile_m: int, tile_n1: int, order: str) -> None:
     """64 to 64 channels, 1x1: where all weights are one tile, it stays in L0B while 13 tiles of pixels come and go, in either order."""
     u = target_graph(EDGE, (1, 64, size, size), conv("y", "x", (64, 64), 1))
     sizes = {"chunk_n1": 4, "chunk_k1": 4, "tile_m": tile_m, "tile_n1": tile_n1, "tile_k1": 4}

@@ -15,7 +15,7 @@ from tests.graphs import conv, target_graph
 from tuner.measure.macs import program_macs
 
 
-def test_blocks_that_two_groups_share_are_multiplied_for_both() -> None:
+def test_shared_blocks_are_multiplied_for_both_groups() -> None:
     """Of 68 channels in five blocks the first 34 reach into the third: that block of columns needs all 5 of k, the others 3 each."""
     u = target_graph(MACHINES["edge"], (2, 68, 4, 4), conv("y", "x", (68, 68), 1, groups=2))
     found = find_group_structure([u])
@@ -44,7 +44,7 @@ def test_records_multiply_at_least_that(kernel: int) -> None:
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 1), (64, 2), (64, 64)])
-def test_nothing_is_said_of_whole_planes_and_depthwise_ones(channels: int, groups: int) -> None:
+def test_whole_planes_and_depthwise_are_not_reported(channels: int, groups: int) -> None:
     u = target_graph(MACHINES["edge"], (1, channels, 4, 4), conv("y", "x", (channels, channels), groups=groups))
     spec = product_of(u.operators[0])
     assert spec is not None

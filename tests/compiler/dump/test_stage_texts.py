@@ -152,7 +152,7 @@ def test_the_text_of_records_is_the_program() -> None:
     np.testing.assert_array_equal(parse(text(record_lines(program))), np.concatenate(program.streams))
 
 
-def test_what_does_not_fit_says_why_and_the_rest_is_shown() -> None:
+def test_unfit_part_has_a_reason_beside_the_others() -> None:
     compiler, plan = compiler_and_plan()
     first = plan.segments[0]
     large = first.tilings[0].model_copy(update={"tile_m": 1 << 12})

@@ -76,7 +76,7 @@ def scaled(seed: int, *, channels: int = 70, ties: bool = False):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_chain_is_one_operator_and_no_value_differs(seed: int) -> None:
+def test_chain_is_one_operator_with_equal_values(seed: int) -> None:
     model, feeds = scaled(seed, ties=seed > 3)
     graph = lower(model)
     expected = onnxruntime_of(model, feeds)["y"]
@@ -106,7 +106,7 @@ def test_what_no_multiply_add_gives_has_none() -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_product_is_its_multiply_add_for_every_integer(kind: type) -> None:
+def test_product_is_its_multiply_add_for_all_integers(kind: type) -> None:
     rng, found = np.random.default_rng(3), 0
     least, most = np.iinfo(kind).min, np.iinfo(kind).max
     x = integers_of_type(np.dtype(kind)).reshape(1, 1, 1, 256)
@@ -122,7 +122,7 @@ def test_a_product_is_its_multiply_add_for_every_integer(kind: type) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("sx", "sy", "slope"), [(1e38, 1e-38, 1), (1e-38, 1, 1e-45), (1e38, 1e-38, 0)])
-def test_scales_that_lie_far_apart_have_no_product_and_no_warning(sx: float, sy: float, slope: float) -> None:
+def test_distant_scales_have_no_product_and_no_warning(sx: float, sy: float, slope: float) -> None:
     x_q, y_q = (Quantisation.of(F(scale), np.uint8(3), np.uint8) for scale in (sx, sy))
     assert as_convolution("y", "x", "y", Affine(np.array([slope], F), np.zeros(1, F)), x_q, y_q) is None
 

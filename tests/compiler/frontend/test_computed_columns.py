@@ -71,7 +71,7 @@ def test_sums_are_what_they_were(name):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_what_is_kept_or_known_stays_as_it_is():
+def test_kept_or_known_columns_stay():
     model = product(*PRODUCTS["matrix"][0])
     assert split_products(model, ["y"]) is model
     known = onnx.ModelProto()
@@ -100,7 +100,7 @@ def test_floats_are_what_they_were(build, per_channel, tmp_path):
 
 
 @pytest.mark.parametrize("build", [mlp, transformer])
-def test_products_run_on_the_npu_and_the_host_says_why_it_has_the_rest(build, tmp_path):
+def test_products_run_on_npu_with_host_reasons(build, tmp_path):
     machine = load_machine("edge")
 
     def able(graph):
@@ -119,7 +119,7 @@ def test_products_run_on_the_npu_and_the_host_says_why_it_has_the_rest(build, tm
         assert {graph.type_of(name, DataType.float16) for name in columns} <= {DataType.int32, DataType.float32}
 
 
-def test_a_product_that_is_not_worth_a_piece_is_as_it_was(tmp_path):
+def test_unworthy_product_stays_unchanged(tmp_path):
     machine = load_machine("edge")
 
     def able(graph):
@@ -133,7 +133,7 @@ def test_a_product_that_is_not_worth_a_piece_is_as_it_was(tmp_path):
     assert left.SerializeToString() in {node.SerializeToString() for node in model.graph.node}
 
 
-def test_what_the_machine_cannot_multiply_stays_one_node_of_the_host(tmp_path):
+def test_unsupported_product_stays_one_host_node(tmp_path):
     """`ethos-u65-512` has no floats, so what becomes floats is the host's as it was."""
     machine = load_machine("ethos-u65-512")
 

@@ -75,7 +75,7 @@ def test_pieces_can_run_one_after_the_other(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_pieces_of_random_graphs_can_run_one_after_the_other(seed: int) -> None:
+def test_pieces_of_random_graphs_run_in_sequence(seed: int) -> None:
     """Any wiring of operators, some of which are refused; where nothing costs anything, all that is supported runs on the NPU."""
     rng = np.random.default_rng(seed)
     b = Builder(rng, (1, 16, 4, 4))
@@ -96,7 +96,7 @@ def test_pieces_of_random_graphs_can_run_one_after_the_other(seed: int) -> None:
     assert [node.why for node in part.host if not node.refused] == []
 
 
-def test_two_convex_pieces_that_wait_for_each_other_are_not_both_taken() -> None:
+def test_mutually_waiting_convex_pieces_are_not_both_taken() -> None:
     """a1 -> Sin -> c1 and c2 -> Cos -> a2: {a1, a2} is convex, {c1, c2} is, but each would have to run before the other."""
     b = Builder(np.random.default_rng(0), (1, WIDTH, 14, 14))
     first, other = b.conv("x", WIDTH), b.conv(b.conv("x", WIDTH), WIDTH)
@@ -116,7 +116,7 @@ def test_without_prices_one_piece_is_taken() -> None:
     }
 
 
-def test_what_takes_the_host_less_than_a_launch_stays() -> None:
+def test_work_shorter_than_a_launch_stays_on_host() -> None:
     part = parted(partial_model("middle"))
     (conv,) = (node for node in part.host if not node.refused)
     assert len(part.pieces) == 1
@@ -149,7 +149,7 @@ def test_worth_by_hand() -> None:
     assert OFFLOAD.host_s([NodeWork(0, 2_500_000)]) == pytest.approx(1e-3)  # no products: by what it reads and writes
 
 
-def test_a_piece_that_does_not_fit_goes_to_the_host() -> None:
+def test_piece_that_does_not_fit_goes_to_host() -> None:
     part = parted(piece_model("chain"))
     left = part.without({1: "does not fit tiny: t8: no tiling fits"})
     assert [piece.name for piece in left.pieces] == ["Partition0", "Partition1"]

@@ -136,7 +136,7 @@ def one(activations, weights, by_attribute=False, **more):
 
 @pytest.mark.parametrize("kind", ["INT16", "UINT16", "INT4", "UINT4"])
 @pytest.mark.parametrize("by_attribute", [False, True])
-def test_activations_of_other_widths_are_the_hosts_by_name(tmp_path, capsys, kind, by_attribute):
+def test_activations_of_other_widths_are_the_hosts(tmp_path, capsys, kind, by_attribute):
     onnx.save(one(TensorProto.DataType.Value(kind), TensorProto.INT8, by_attribute), tmp_path / "q.onnx")
     words = ["compile", str(tmp_path / "q.onnx"), "--layerwise", "--out", str(tmp_path / "out.onnx"), "--machine"]
     assert main([*words, "edge"]) == 0

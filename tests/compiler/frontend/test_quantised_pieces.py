@@ -73,7 +73,7 @@ def test_around_a_node_of_the_host_integers_pass(form, activations):
     assert ends == ["QuantizeLinear", "DequantizeLinear"]  # of the model's input and output
 
 
-def test_a_branch_on_the_host_has_a_reader_of_its_own():
+def test_branch_on_the_host_has_its_own_reader():
     """One DequantizeLinear is read by an operator of the NPU and by one of the host."""
     model, feeds = of_layers(lambda b, x: b.node("Add", [x, b.node("Sin", [x])]))
     assert any(sum(node.output[0] in other.input for other in model.graph.node) > 1 for node in model.graph.node)
@@ -118,7 +118,7 @@ def of_integers(kind=TensorProto.UINT8, scales=True):
     return load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
 
-def test_inputs_and_outputs_of_integers_are_those_of_the_file():
+def test_integer_inputs_and_outputs_are_those_of_file():
     model = of_integers()
     feeds = {"x": np.random.default_rng(2).integers(0, 256, (1, 4, 6, 6)).astype(np.uint8)}
     (graph,), part = check(model, feeds)
@@ -128,7 +128,7 @@ def test_inputs_and_outputs_of_integers_are_those_of_the_file():
 
 
 @pytest.mark.parametrize("form", ["qdq", "qop"])
-def test_integers_of_the_host_in_another_order_are_moved_by_it(form):
+def test_host_moves_integers_of_another_order(form):
     """Behind a node of the host with heads, a product reads what Transpose and Reshape make of it, which may be groups."""
     b = Builder(np.random.default_rng(0), (1, 8, 32))
 

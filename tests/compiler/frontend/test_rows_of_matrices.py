@@ -106,7 +106,7 @@ def test_a_single_row_is_an_image() -> None:
     assert lower(model_of(perceptron, (1, WIDTH))).shapes["x"] == (1, WIDTH, 1, 1)
 
 
-def test_a_program_is_right_and_takes_a_fraction_of_the_time() -> None:
+def test_program_is_right_in_a_fraction_of_time() -> None:
     """A block of the matrix unit has 16 rows, which images of one pixel leave empty but for one."""
     edge = load_machine("edge")
     model = model_of(perceptron, (64, WIDTH))

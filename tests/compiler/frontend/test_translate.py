@@ -19,6 +19,7 @@ from compiler.ir.operators import Conv, Pool, Reflow, Resample
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from tests.graphs import conv, target_graph
+from tests.messages import naming
 from tests.models import SMALL_MODELS, Builder, Floats, random_feeds, random_model, reference_outputs, small_model
 
 
@@ -345,10 +346,10 @@ def test_far_apart_goes_to_the_host() -> None:
     assert "strides [1, 256]; at most 255 is supported" in node.why
 
 
-def test_a_unit_has_no_window_that_cannot_be_written() -> None:
+def test_target_graph_has_no_unwritable_window() -> None:
     """A graph by hand, past the frontend: refused before anything is measured."""
     window = replace(conv("y", "x", (4, 4)), stride=(1, 256))
-    with pytest.raises(UnsupportedError, match=r"operator 'y': strides \[1, 256\]; at most 255"):
+    with pytest.raises(UnsupportedError, match=naming("operator 'y'", "strides [1, 256]", 255)):
         target_graph(load_machine("edge"), (1, 4, 6, 600), window)
 
 

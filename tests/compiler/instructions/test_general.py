@@ -22,7 +22,7 @@ def _fill(out: Ints) -> int:
     return int(_scaled(out, at, at, offset=3))
 
 
-def test_constants_among_the_arguments_make_no_kernels_of_their_own() -> None:
+def test_constant_arguments_make_no_kernels_of_their_own() -> None:
     out = np.zeros(3, np.int64)
     assert _fill(out) == 3
     assert out.tolist() == [0, 7, 7]

@@ -41,14 +41,14 @@ def test_blocks_belong_to_few_groups() -> None:
     assert shared(between(272, ["a", "y"]), "a", "d") > 50  # what the host reads is in order
 
 
-def test_half_blocks_that_share_a_group_come_side_by_side() -> None:
+def test_half_blocks_of_one_group_are_adjacent() -> None:
     """Of 136 channels 8 or 9 have both groups in common: 8 blocks of one group there and two here, and one of the rest that has all."""
     layout = between(136)
     assert (shared(layout, "a"), shared(layout, "d")) == (8 + 4, 8 * 2 + 4)
     assert sorted(layout.placements["a"].lanes) == list(range(136))
 
 
-def test_the_side_with_more_to_multiply_has_its_groups_in_order() -> None:
+def test_side_with_more_products_has_groups_in_order() -> None:
     """A group of 28 channels has 7 of every group in front of it: of 6 channels there few blocks are multiplied, of 28 here many."""
     assert shared(between(112, inputs=24), "d") == 4 + 3 * 2
     assert shared(between(112), "a") == 4 + 3 * 2  # alike on both sides: that of who writes, as it was

@@ -66,7 +66,7 @@ def test_a_square_beyond_float16_is_clamped() -> None:
     assert op.padding([ZERO, frozenset({300.0})], np.float32) == {90000.0}
 
 
-def test_a_guard_stands_where_no_number_in_front_helps() -> None:
+def test_guard_stands_where_no_earlier_number_helps() -> None:
     op = Vector("v", ("x", "y"), "z", (Step("take", operand=1), Step("ln")))
     assert [step.op for step in op.guarded([ZERO, frozenset({-1.0})], np.float16)] == ["take", "scale_shift", "ln"]
     quotient = Vector("v", ("x", "y", "z"), "z", (Step("mul", operand=1), Step("div", operand=2)))
@@ -95,7 +95,7 @@ def test_a_residual_keeps_its_gaps() -> None:
 
 
 @pytest.mark.parametrize("ops", [("exp",), ("adds",), ("exp", "muls"), ("muls", "adds"), ("exp", "scale_shift")])
-def test_a_mask_takes_the_place_of_a_last_sum_or_product(ops: tuple[StepOp, ...]) -> None:
+def test_mask_replaces_a_last_sum_or_product(ops: tuple[StepOp, ...]) -> None:
     scale = np.full(20, 2.0, np.float32)
     steps = tuple(Step(op, 3.0, scale=scale, shift=scale) if op == "scale_shift" else Step(op, 3.0) for op in ops)
     op = Vector("v", ("x",), "v", steps)
@@ -106,7 +106,7 @@ def test_a_mask_takes_the_place_of_a_last_sum_or_product(ops: tuple[StepOp, ...]
     assert np.array_equal(masked.apply([x]), op.apply([x]))
 
 
-def test_the_nearest_chain_is_masked_once_for_all_readers() -> None:
+def test_nearest_chain_is_masked_once_for_all_readers() -> None:
     exp = Vector("e", ("x",), "e", (Step("exp"),))
     pool = Pool("p", "e", "p", "max", (1, 1))
     products = [MatMul("g", "p", "p", "g", 1, True), MatMul("h", "p", "e", "h", 1, True)]

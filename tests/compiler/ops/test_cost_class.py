@@ -26,7 +26,7 @@ def test_equal_layers_are_alike_and_others_are_not() -> None:
     assert cost_class_of(half, half.operators[0]) is not a, "it has other blocks"
 
 
-def test_a_network_on_another_machine_is_of_other_kinds() -> None:
+def test_network_on_another_machine_has_other_kinds() -> None:
     target_graphs = [target_graph(load_machine(name), (1, 32, 24, 24), conv("a", "x", (32, 32))) for name in ("edge", "tiny", "edge")]
     first, other, again = (cost_class_of(u, u.operators[0]) for u in target_graphs)
     assert first is again

@@ -72,7 +72,7 @@ def test_any_chain(steps: tuple[Step, ...], seed: int) -> None:
 
 
 @pytest.mark.parametrize(("alike", "instructions"), [(True, 1), (False, 4)])
-def test_constants_that_all_channels_share_are_a_block_and_their_step_an_instruction(alike: bool, instructions: int) -> None:
+def test_constants_shared_by_channels_are_one_block(alike: bool, instructions: int) -> None:
     """Of four planes by 256 blocks, which an instruction goes over from end to end; else the constants' blocks are those of each plane."""
     shape, channels = (1, 64, 16, 16), 64
     scale = np.full(channels, 3, np.float32)

@@ -85,7 +85,7 @@ def stem(channels: int = 64, size: int = 56) -> TargetGraph:
     )
 
 
-def test_what_a_pool_reads_goes_from_the_accumulators_to_ub() -> None:
+def test_pool_input_goes_from_accumulators_to_ub() -> None:
     """And nothing of it to L1, where there is room for other things then."""
     u = stem()
     gene = Gene(0, 3, blocks=4)
@@ -108,7 +108,7 @@ def test_what_a_pool_reads_goes_from_the_accumulators_to_ub() -> None:
     assert mine.peak_bytes["L1"] < its.peak_bytes["L1"]
 
 
-def test_plans_with_fed_pools_are_read_again_and_have_genes() -> None:
+def test_plans_with_fed_pools_round_trip_to_genes() -> None:
     u = stem()
     plan = decode_all(u, (Gene(0, 3, blocks=4, choices=(0, len(UB_SLOTS) + 1, 0)),))
     assert isinstance(plan, Plan)

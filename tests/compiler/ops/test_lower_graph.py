@@ -16,6 +16,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.graphs import concat, conv, graph
+from tests.messages import naming
 from tests.models import SMALL_MODELS, small_graph
 
 EDGE = load_machine("edge")
@@ -29,9 +30,7 @@ def without(source: str, destination: str) -> Machine:
 
 @pytest.mark.parametrize("path", [(p.source, p.destination) for p in EDGE.paths if (p.source, p.destination) != ("L0C", "L1")])
 def test_paths_that_every_program_needs(path: tuple[str, str]) -> None:
-    with pytest.raises(
-        UnsupportedError, match=f"machine edge: the compiler has no code for it: path {path[0]} -> {path[1]} is missing, needed of "
-    ):
+    with pytest.raises(UnsupportedError, match=naming("machine edge", f"path {path[0]} -> {path[1]}")):
         make_unit(small_graph("conv_chain"), without(*path), DataType.float16)
 
 
@@ -44,14 +43,14 @@ def test_a_path_of_another_engine() -> None:
     for p in raw["paths"]:
         if (p["source"], p["destination"]) == ("DDR", "L1"):
             p["engine"] = "MTE1"
-    with pytest.raises(UnsupportedError, match="path DDR -> L1 belongs to MTE1, needed of MTE2"):
+    with pytest.raises(UnsupportedError, match=naming("path DDR -> L1", "MTE1", "MTE2")):
         make_unit(small_graph("conv_chain"), Machine.model_validate(raw), DataType.float16)
 
 
 def test_a_data_type_that_the_machine_lacks() -> None:
     raw = EDGE.model_dump()
     del raw["matrix"]["cycles_per_fractal"]["float32"]
-    with pytest.raises(UnsupportedError, match="machine edge: its matrix unit has no float32; it has float16"):
+    with pytest.raises(UnsupportedError, match=naming("machine edge", "float32", "float16")):
         make_unit(small_graph("conv_chain"), Machine.model_validate(raw), DataType.float32)
 
 
@@ -80,7 +79,7 @@ def test_addresses_on_paper() -> None:
     assert len(constants) == 20 * 32
 
 
-def test_weights_have_zeros_only_where_vector_has_no_bytes() -> None:
+def test_weights_are_padded_only_without_vector_bytes() -> None:
     """64 channels by themselves, 3x3: 4 x 9 blocks of weights, or fractals of 16 blocks each."""
     depthwise = graph((1, 64, 4, 4), [conv("y", "x", (64, 64), 3, groups=64)], ["y"])
     for name, blocks in (("edge", 36), ("tiny", 36 * 16)):

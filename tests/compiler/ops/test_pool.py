@@ -95,7 +95,7 @@ def test_the_estimate_is_of_what_vector_does(kernel: int, stride: int, pad: int,
 
 
 @pytest.mark.parametrize(("channels", "size"), [(64, 28), (480, 14), (1280, 7)], ids=str)
-def test_a_mean_over_the_image_is_less_than_two_operations_for_every_block(channels: int, size: int) -> None:
+def test_image_mean_takes_under_two_operations_per_block(channels: int, size: int) -> None:
     """A multiply-add with a power of two and what starting takes; what that is too small by is a factor of the results."""
     u = target_graph(EDGE, (1, channels, size, size), Pool("y", "x", "y", "average", (size, size), (1, 1), (0, 0, 0, 0), False))
     plan = decode(u, Gene(0, 1, 1))

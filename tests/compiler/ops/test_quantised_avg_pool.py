@@ -123,7 +123,7 @@ def test_ties_are_no_function_of_sums() -> None:
     assert means_of_sums(of(2.0**-70, 0, "uint8"), of(2.0**-70, 0, "uint8"), 3, 3) is None
 
 
-def test_windows_in_any_order_take_vector_half_of_what_windows_in_order_take() -> None:
+def test_windows_in_any_order_halve_vector_time() -> None:
     """The same windows; scales of which one pair has ties."""
     machine, found = load_machine("edge"), list[int]()
     for y_q in (RELU, of(float(RELU.scale[0]) * 2 / 9, 0, "uint8")):

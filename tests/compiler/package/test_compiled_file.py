@@ -61,7 +61,7 @@ def container(case) -> Container:
     return Container(case.target_graph.graph.digest, machine, case.target_graph.memory, variants, case.constants)
 
 
-def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, container, tmp_path):
+def test_fresh_process_reproduces_cycles_and_values_from_file(case, container, tmp_path):
     path = tmp_path / "out.onnx"
     write_onnx(whole_model(case.model), [encode(container)], path)
     np.savez(tmp_path / "x.npz", **case.feeds)
@@ -79,7 +79,7 @@ def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, 
     assert error <= TOLERANCE[DataType.float16]
 
 
-def test_one_changed_instruction_changes_a_value_or_is_refused(case, container):
+def test_changed_instruction_changes_a_value_or_is_refused(case, container):
     streams = container.variants[0].streams
     (before,) = InferenceSession(encode(container)).run(None, case.feeds)
     rng = np.random.default_rng(0)

@@ -73,7 +73,7 @@ def test_what_is_written_keeps_every_rule(folder: Path, name: str, style: str) -
 
 
 @pytest.mark.parametrize("name", ["chain", "one"])
-def test_all_styles_hold_the_same_containers_and_compute_the_same(folder: Path, name: str) -> None:
+def test_styles_hold_equal_containers_and_equal_values(folder: Path, name: str) -> None:
     held = [find_containers(read_file(folder / f"{name}.{style}.onnx"), style, folder) for style in STYLES]
     assert held[0] == held[1] == held[2]
     sessions = [InferenceSession(folder / f"{name}.{style}.onnx") for style in STYLES]
@@ -83,7 +83,7 @@ def test_all_styles_hold_the_same_containers_and_compute_the_same(folder: Path, 
         np.testing.assert_array_equal(outputs[0], outputs[2])
 
 
-def test_onnxruntime_reads_the_nodes_and_has_no_provider_for_them(folder: Path) -> None:
+def test_onnxruntime_reads_nodes_and_has_no_provider(folder: Path) -> None:
     """A node that breaks the schema is an error of the graph; ours are valid and only miss their provider."""
     for style in STYLES[1:]:
         with pytest.raises(ort.NotImplemented, match=r"EPContext|not implemented|Could not find an implementation"):
@@ -183,9 +183,9 @@ def test_every_rule_has_a_case() -> None:
     assert {rule for rule, *_ in BROKEN} == set(RULES)
 
 
-def test_a_context_that_is_not_beside_the_model_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_context_that_is_not_beside_the_model(folder: Path, tmp_path: Path) -> None:
     shutil.copy(folder / "chain.epcontext-external.onnx", tmp_path / "moved.onnx")
-    with pytest.raises(BadInputError, match=r"its context .*chain\.epcontext-external_tilefarm\.bin is not there"):
+    with pytest.raises(BadInputError, match=r"chain\.epcontext-external_tilefarm\.bin"):
         InferenceSession(tmp_path / "moved.onnx")
     data = (folder / "chain.epcontext-external.onnx").read_bytes()
     with pytest.raises(BadInputError, match=r"its context is in the file '.*' beside it; open the model by its path"):

@@ -29,6 +29,7 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_container import find_containers
 from simulator.onnx_names import SEAL_BYTES, SEAL_KEY
 from simulator.session import InferenceSession
+from tests.messages import naming
 from tests.models import light_path
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -140,7 +141,7 @@ def test_the_session_takes_file_and_bytes(model, container, tmp_path):
         assert InferenceSession(source).get_inputs()[0].shape == [1, 3, 8, 8]
 
 
-def test_a_weight_that_is_also_an_input_stays_a_weight(container, tmp_path):
+def test_weight_that_is_an_input_stays_a_weight(container, tmp_path):
     model = small_model()
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]))
     write_onnx(whole_model(model), [container], tmp_path / "out.onnx")
@@ -206,7 +207,7 @@ def test_compiling_twice_is_refused(model, container, tmp_path):
 def test_a_container_of_another_model_is_refused(container, tmp_path):
     model = small_model()
     model.graph.input[0].name = "other"
-    with pytest.raises(BadInputError, match=r"its inputs are \['x'\], the model's are \['other'\]"):
+    with pytest.raises(BadInputError, match=naming("['x']", "['other']")):
         write_onnx(whole_model(model), [container], tmp_path / "out.onnx")
 
 
@@ -241,7 +242,7 @@ def test_what_holds_no_container_is_refused(model, container, tmp_path):
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
-def test_arbitrary_damage_to_the_file_raises_nothing_but_bad_input(model_bytes, draw):
+def test_arbitrary_damage_is_bad_input_at_most(model_bytes, draw):
     data = bytearray(model_bytes)
     at = draw.draw(st.integers(0, len(data) - 1))
     some = draw.draw(st.binary(min_size=1, max_size=12))
@@ -272,7 +273,7 @@ def test_every_cut_of_the_file_is_refused(model_bytes):
 
 
 @pytest.mark.parametrize("style", ["function", "epcontext", "epcontext-external"])
-def test_a_flipped_bit_anywhere_in_the_file_is_refused(model, container, tmp_path, style):
+def test_flipped_bit_anywhere_is_refused(model, container, tmp_path, style):
     """In names, attributes and weights of the body as in the container; in the digest's own frame it is no damage to the model."""
     path = tmp_path / "out.onnx"
     write_onnx(whole_model(model), [container], path, style)
@@ -293,7 +294,7 @@ def test_a_flipped_bit_anywhere_in_the_file_is_refused(model, container, tmp_pat
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_flipped_weight_of_the_body_is_named_as_damage(model, container, tmp_path):
+def test_flipped_weight_of_the_body_is_damage(model, container, tmp_path):
     path = tmp_path / "out.onnx"
     write_onnx(whole_model(model), [container], path)
     data, weight = path.read_bytes(), model.graph.initializer[0].raw_data
@@ -301,11 +302,11 @@ def test_a_flipped_weight_of_the_body_is_named_as_damage(model, container, tmp_p
     at = data.index(weight) + 5
     path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     onnx.checker.check_model(onnx.load(path))  # nobody else would know
-    with pytest.raises(BadInputError, match=r"out.onnx: damaged: its model is not the one whose digest it has"):
+    with pytest.raises(BadInputError, match=naming("out.onnx", "damaged", "digest")):
         read_container(path)
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_write_leaves_the_old_file_alone(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 

@@ -38,7 +38,7 @@ def on(dag: Dag, placed: list[tuple[int, ...]], delay: int = 0) -> float:
 
 @settings(deadline=None)
 @given(dags(), st.integers(1, 4), st.integers(0, 5))
-def test_a_schedule_by_number_is_replayed_as_it_was_made(dag: Dag, cores: int, delay: int) -> None:
+def test_schedule_by_number_is_replayed_unchanged(dag: Dag, cores: int, delay: int) -> None:
     listed = list_schedule(dag, [{1: time} for time in dag.times], cores, delay, in_order=True)
     assert on(dag, list(listed.cores), delay) == pytest.approx(listed.cycles)
 
@@ -65,7 +65,7 @@ def test_replays_by_hand() -> None:
     assert on(dag, [(0,)] * 4 + [(1,)] * 5 + [(0,)], delay=3) == 10 + 3 + 21 + 3 + 10
 
 
-def test_the_port_is_shared_evenly_and_what_one_leaves_the_other_gets() -> None:
+def test_port_is_shared_evenly_and_leftovers_are_used() -> None:
     apart = [(0,), (1,)]
     assert replayed([10, 10], [40, 40], [], apart, 8.0) == 10
     assert replayed([10, 10], [80, 80], [], apart, 8.0) == 20
@@ -81,6 +81,6 @@ def test_what_takes_no_time_is_no_obstacle() -> None:
     assert not math.isnan(replayed([0, 0], [1, 1], [], [(0,), (1,)], 1.0))
 
 
-def test_edges_may_come_twice_and_cores_need_not_start_at_0() -> None:
+def test_duplicate_edges_and_cores_that_start_above_0() -> None:
     assert replayed([4, 5], [0, 0], [(0, 1), (0, 1)], [(62,), (63,)], 1.0, 3) == 12
     assert replayed([4, 5], [0, 0], [], [(62, 63), (63,)], 1.0, 3) == 9

@@ -43,7 +43,7 @@ def test_groups_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4])
-def test_cores_are_those_of_the_machine_and_not_shared_by_few(cores: int) -> None:
+def test_cores_are_those_of_the_machine(cores: int) -> None:
     times = [{1: 8 + i, 2: 5 + i, 4: 3 + i} for i in range(6)]
     for count in range(1, 7):
         chosen = assign_cores([(i,) for i in range(count)], times, cores)

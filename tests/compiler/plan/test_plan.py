@@ -58,7 +58,7 @@ def test_the_digest_is_of_the_meaning(plan: Plan) -> None:
     assert parse_plan(json.dumps(raw)).digest != plan.digest
 
 
-def test_what_a_plan_keeps_of_itself_is_nothing_of_its_copies(plan: Plan) -> None:
+def test_caches_of_a_plan_are_not_its_copies(plan: Plan) -> None:
     segment = plan.segments[0]
     as_it_was = segment.model_copy()
     changed = segment.model_copy(update={"blocks": segment.blocks + 1})

@@ -30,7 +30,7 @@ def test_keys_of_a_segment_and_of_its_tilings() -> None:
     assert not found.equal
 
 
-def test_what_one_side_leaves_out_has_its_usual_value() -> None:
+def test_missing_key_of_one_side_has_its_default() -> None:
     changed = segment("bc").model_copy(
         update={"lookahead": 1, "overtake": True, "urgent": False, "held": ("x",), "passes": 2, "same_end": True}
     )
@@ -39,7 +39,7 @@ def test_what_one_side_leaves_out_has_its_usual_value() -> None:
     assert found.changes[0].changed == {"passes": (1, 2), "lookahead": (128, 1), **flags, "held": ([], ["x"])}
 
 
-def test_another_kind_of_tiling_names_the_keys_of_both() -> None:
+def test_other_kind_of_tiling_names_both_key_sets() -> None:
     other = SegmentPlan(operators=("b",), tilings=(CONV,))
     (change,) = diff(plan(segment("b")), plan(other)).changes
     assert change.changed["b.kind"] == ("vector", "conv")

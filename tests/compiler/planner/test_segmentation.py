@@ -52,7 +52,7 @@ def test_they_cover_all_operators_with_what_fits(machine: str) -> None:
         assert max(core for plan in plans if plan is not None for core in plan.cores) < u.machine.granted(level).cores
 
 
-def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
+def test_segmentation_is_cheaper_than_operators_and_deterministic() -> None:
     u, levels = target_graph(), ("severe",)
     predict = estimate_predictor(u)
     found = cheapest_segmentations(u, levels, predict)
@@ -71,7 +71,7 @@ def test_what_others_predict_is_what_they_follow() -> None:
     assert len(few) <= len(best)
 
 
-def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
+def test_measurement_replaces_a_prediction() -> None:
     """Who measures what lies on the cheapest segmentation ends with one that is measured, and dearer than none that was measured before."""
     u = target_graph()
     covers = SegmentationSearch(u, ["none"], estimate_predictor(u))
@@ -91,7 +91,7 @@ def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
     assert len(took) < 0.2 * len(u.operators) ** 2, "few of all runs are measured"
 
 
-def test_a_predictor_that_says_more_than_guesses_do_is_asked_about_few_runs() -> None:
+def test_informative_predictor_is_asked_about_few_runs() -> None:
     u = target_graph()
     asked = []
 
@@ -126,7 +126,7 @@ def test_the_guess_is_near_the_estimate() -> None:
     assert 0.9 < low <= middle <= high < 1.2, (low, middle, high)
 
 
-def test_the_guess_has_runs_that_end_with_a_pool_of_all_rows() -> None:
+def test_guess_has_runs_ending_with_whole_pools() -> None:
     """In more blocks than that has rows: else what it sums up would be stored, and loaded again, where it is large."""
     b = Builder(np.random.default_rng(0), (1, 3, 96, 96))
     made = b.model(b.node("GlobalAveragePool", [b.relu(b.conv("x", 96))]))

@@ -54,7 +54,7 @@ def test_nothing_covers_what_has_no_run(operators: int) -> None:
 
 
 @given(st.integers(1, 7), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_around_a_run_is_the_cheapest_cover_that_has_it(operators: int, lengths: int, seed: int) -> None:
+def test_cover_around_a_run_is_the_cheapest(operators: int, lengths: int, seed: int) -> None:
     """Held against the cheapest cover of what comes before it and of what comes behind, by their definition."""
     rng = np.random.default_rng(seed)
     cost = rng.uniform(1, 9, (operators, lengths))
@@ -74,7 +74,7 @@ def behind(cost: np.ndarray, start: int) -> float:
     return min(cost[stop - 1, stop - start - 1] + behind(cost, stop) for stop in stops)
 
 
-def test_a_prefix_without_runs_of_its_own_is_covered_by_a_longer_run() -> None:
+def test_prefix_without_runs_is_covered_by_longer_run() -> None:
     found = shortest_cover(np.array([[np.inf, np.inf], [np.inf, 2.0]]))
     assert found is not None
     assert found[0] == [(0, 2)]

@@ -32,7 +32,7 @@ def needed(write: int, c: int, bound: Ints32, ddr: Ints32, past: Intervals, piec
 
 @pytest.mark.parametrize("rows", [0, 1, 25, GRANULES])
 @pytest.mark.parametrize("seed", range(10))
-def test_rows_and_pieces_say_what_a_table_of_granules_says(seed: int, rows: int) -> None:
+def test_rows_and_pieces_equal_a_table_of_granules(seed: int, rows: int) -> None:
     """rows: how many of the granules are DDR's; no cell that is touched lies in both."""
     rng = np.random.default_rng(seed)
     writer, engine = np.full(GRANULES, -1), np.full(GRANULES, -1)
@@ -67,7 +67,7 @@ def test_rows_and_pieces_say_what_a_table_of_granules_says(seed: int, rows: int)
         assert (np.diff(past.bound[: pieces + 1]) > 0).all()
 
 
-def test_a_part_that_touches_nothing_leaves_the_past_as_it_was() -> None:
+def test_part_without_accesses_leaves_the_past_alone() -> None:
     ddr, past, other = empty_ddr_history(0), empty_intervals(8), empty_intervals(8)
     bound, mine = np.array([2, 5], np.int32), np.array([[-1] * ENGINES + [7, 3]], np.int32)
     pieces = record_part(bound, np.ones(1, np.uint8), mine, 0, ddr, past, 0, other)

@@ -83,7 +83,7 @@ def test_programs_of_several_cores_are_right(name: str, cores: int, depth: int, 
     check_program(case, program)
 
 
-def test_stores_are_waited_for_by_loads_and_nearly_every_such_flag_is_needed() -> None:
+def test_loads_wait_for_stores_with_few_needless_flags() -> None:
     """Waits follow from granules of DDR, so one or the other orders more than it must."""
     m = machine(2)
     needed = []
@@ -119,7 +119,7 @@ def test_which_cores_it_is_does_not_matter() -> None:
     }
 
 
-def test_shares_store_what_the_whole_stores_and_no_more() -> None:
+def test_shares_store_the_whole_and_no_more() -> None:
     m = machine(4)
     case = case_of("residual_block", m)
     genome = split(case, range(4), 4)
@@ -129,7 +129,7 @@ def test_shares_store_what_the_whole_stores_and_no_more() -> None:
     assert four.ddr_read_bytes > one.ddr_read_bytes, "every share loads the weights"
 
 
-def test_more_cores_than_blocks_and_cores_that_are_not_there() -> None:
+def test_more_cores_than_blocks_and_absent_cores() -> None:
     m = machine(2)
     case = case_of("residual_block", m)
     singles = single_operators(case.target_graph)
@@ -148,7 +148,7 @@ def test_more_cores_than_blocks_and_cores_that_are_not_there() -> None:
     assert str(refused) == f"segment 0, {case.target_graph.operators[0].name}: core 2: the machine has cores 0..1"
 
 
-def test_a_gene_names_cores_and_its_task_only_how_many() -> None:
+def test_gene_names_cores_and_its_task_their_number() -> None:
     case = case_of("residual_block", machine(4))
     structures = Structures(case.target_graph)
     assert structures.key(Gene(0, 1, 4, cores=(0, 1))) == structures.key(Gene(0, 1, 4, cores=(3, 2)))
@@ -156,7 +156,7 @@ def test_a_gene_names_cores_and_its_task_only_how_many() -> None:
     assert structures.key(Gene(0, 1, 2, cores=(0, 1, 2))) == structures.key(Gene(0, 1, 2, cores=(3, 1)))
 
 
-def test_rows_and_channels_of_neighbours_do_not_wait_for_each_other() -> None:
+def test_neighbouring_rows_and_channels_do_not_wait() -> None:
     """Maps of 7x7: what one core stores and what the other reads lie within a few hundred bytes, and are told apart."""
     b = Builder(np.random.default_rng(0), (1, 32, 7, 7))
     x = "x"

@@ -35,7 +35,7 @@ records = st.lists(st.tuples(st.integers(0, ENGINES - 1), st.integers(1, 50) | s
 
 @settings(max_examples=300, deadline=None)
 @given(records, st.integers(1, 20), st.booleans(), st.booleans())
-def test_records_that_share_a_written_cell_keep_their_order(some: list, lookahead: int, overtake: bool, urgent: bool) -> None:
+def test_records_of_one_written_cell_keep_their_order(some: list, lookahead: int, overtake: bool, urgent: bool) -> None:
     """However long they take: a machine may say 2^40 cycles for anything, and times of a few such records leave a heap's keys."""
     engine, cycles = np.array([e for e, _, _ in some], np.uint8), np.array([c for _, c, _ in some], np.int64)
     order = order_records(
@@ -61,7 +61,7 @@ def test_what_waits_keeps_nobody_back() -> None:
     assert [i for i in order if engine[i] == Engine.CUBE] == [4, 2]
 
 
-def test_a_load_that_waits_is_overtaken_where_loads_may() -> None:
+def test_waiting_load_is_overtaken_where_loads_may() -> None:
     """The second load waits for CUBE to have read what it writes over; the third waits for nobody."""
     engine = np.array([Engine.MTE2, Engine.CUBE, Engine.MTE2, Engine.MTE2], np.uint8)
     span, start = spans([[(0, 1, True)], [(0, 1, False)], [(0, 1, True)], [(1, 1, True)]])
@@ -72,7 +72,7 @@ def test_a_load_that_waits_is_overtaken_where_loads_may() -> None:
         assert [i for i in order if engine[i] == Engine.MTE2] == expected
 
 
-def test_what_most_follows_on_goes_first_where_a_segment_is_urgent() -> None:
+def test_longest_path_first_where_a_segment_is_urgent() -> None:
     """MTE1 has two moves for CUBE and one for VECTOR, which has long to do with it; below 256 cycles they come as they were emitted."""
     engine = np.array([Engine.MTE1, Engine.CUBE, Engine.MTE1, Engine.CUBE, Engine.MTE1, Engine.VECTOR], np.uint8)
     span, start = spans([[(i, 1, write)] for i in range(3) for write in (True, False)])

@@ -68,7 +68,7 @@ def test_waits_imply_every_conflict_and_none_implies_another(seed: int, share: f
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_past_is_met_at_the_first_touch_and_the_last_accesses_are_left(seed: int) -> None:
+def test_past_meets_first_touch_and_last_accesses_remain(seed: int) -> None:
     engines, accesses = records(seed, count=12)
     start = np.cumsum([0, *map(len, accesses)], dtype=np.int32)
     span = np.array([(a << 1 | w, b) for mine in accesses for a, b, w in mine], np.int32)

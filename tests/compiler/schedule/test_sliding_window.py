@@ -58,7 +58,7 @@ def schedules(draw: st.DrawFn, windows: tuple[int | str, ...] = (1, 2, 3, 5, "al
 
 @settings(max_examples=150, deadline=None)
 @given(schedules())
-def test_an_order_keeps_every_edge_its_window_and_its_lanes(case) -> None:
+def test_order_keeps_every_edge_window_and_lane(case) -> None:
     u, blocks, edge, readers, window, table = case
     operators, count = blocks.stop - blocks.start, blocks.count * u.storages[0].n
     place = {(k, t): n for n, (k, t) in enumerate(table.nodes.tolist())}
@@ -108,7 +108,7 @@ def test_a_window_on_paper() -> None:
     assert ends(2).begin.tolist() == [0, 10, 10, 20, 20, 30, 30, 40]
 
 
-def test_one_lane_that_could_go_either_way_takes_the_heavier_node() -> None:
+def test_single_lane_takes_the_heavier_of_both_nodes() -> None:
     """Both are convolutions: of block 0's second operator and block 1's first, both ready, the earlier block is heavier."""
     cycles = np.zeros((2, 3, 6), np.int64)
     cycles[:, :, 2] = 10
@@ -145,7 +145,7 @@ def planned(u: TargetGraph, **gene: object) -> SegmentPlan:
     return plan
 
 
-def test_a_window_of_two_runs_pooling_beside_the_next_block(pooled: TargetGraph) -> None:
+def test_window_of_two_pools_beside_the_next_block(pooled: TargetGraph) -> None:
     sequence_, slots, one, two = (
         cycles_of(pooled, planned(pooled, blocks=4, window=window, sliding=sliding, lookahead=lookahead))
         for window, sliding, lookahead in ((1, False, 1), (2, False, 1), (1, True, 1), (2, True, LOOKAHEAD))
@@ -160,7 +160,7 @@ def test_more_blocks_under_way_take_more_of_l1(pooled: TargetGraph) -> None:
     assert peaks == sorted(set(peaks))
 
 
-def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
+def test_single_lane_in_window_of_one_is_sequence() -> None:
     chain = target_graph(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("b", "a", (64, 64), 1), conv("y", "b", (64, 64), 3))
     for blocks in (1, 3):
         sliding, plain = (lowered(chain, planned(chain, blocks=blocks, sliding=value)).code for value in (True, False))
@@ -202,7 +202,7 @@ def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: in
                 assert a.death < b.birth or b.death < a.birth, "what the order of the graph keeps apart, the sequence does too"
 
 
-def test_a_window_that_does_not_fit_says_what_is_missing(pooled: TargetGraph) -> None:
+def test_window_that_does_not_fit_names_the_shortage(pooled: TargetGraph) -> None:
     plan = planned(pooled, blocks=56, sliding=True)
     assert decode(pooled, Gene(0, 2, 56, window=ALL, sliding=True)) is None
     found = Compiler(pooled).segment(plan.model_copy(update={"window": "all"}), 0)
@@ -211,7 +211,7 @@ def test_a_window_that_does_not_fit_says_what_is_missing(pooled: TargetGraph) ->
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 66])
-def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) -> None:
+def test_chain_of_any_length_shares_along_ordered_edges(count: int) -> None:
     """More operators than an integer has bits, too: plans by hand may be that long."""
     names = ["x", *(f"p{k}" for k in range(count))]
     u = target_graph(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))

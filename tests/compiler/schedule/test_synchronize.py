@@ -90,7 +90,7 @@ def test_removing_a_pair_is_a_race() -> None:
     assert sum(needed) >= NEEDED * len(found), f"{sum(needed)} of {len(found)}"
 
 
-def test_removing_all_flags_between_two_engines_is_a_race() -> None:
+def test_removing_flags_between_two_engines_is_a_race() -> None:
     """Where no flag is there for the count of others alone."""
     _, program = case_and_program(machine(count_limit=255))
     code = program.streams[0]
@@ -163,7 +163,7 @@ LOAD = "MTE2 COPY UB[{}] DDR[0] length=4 count=1 count2=1"
     ],
 )
 @pytest.mark.parametrize("parts", [1, 2])
-def test_loads_wait_for_their_own_queue_where_its_ports_could_overlap(
+def test_loads_wait_for_their_queue_where_ports_overlap(
     ports: int, starts: tuple[int, ...], edges: list[tuple[int, int]], parts: int
 ) -> None:
     """parts: all in one, or each but the first in one of its own."""

@@ -37,7 +37,7 @@ def test_what_lives_together_lies_apart(requests: list[BufferRequest]) -> None:
 
 @settings(deadline=None)  # the first example compiles the kernel
 @given(REQUESTS, st.integers(1, 300))
-def test_spread_buffers_lie_apart_as_well_and_fit_where_others_do(requests: list[BufferRequest], capacity: int) -> None:
+def test_spread_buffers_lie_apart_wherever_others_fit(requests: list[BufferRequest], capacity: int) -> None:
     offsets, peak = place_buffers(requests, capacity, True)
     check(requests, offsets, peak)
     if allocate(requests)[1] <= capacity:
@@ -66,7 +66,7 @@ def test_spread_on_paper() -> None:
     assert place_buffers(requests, 17, True)[1] == 18, "as little as possible, where that is more than there is"
 
 
-def test_equal_requests_lie_by_kind_and_by_their_numbers_as_they_are_spelt() -> None:
+def test_equal_requests_lie_by_kind_and_spelt_number() -> None:
     """As in plans that are there, whose addresses stay: ten comes before nine."""
     ordered = [
         Buffer("constants", 3),

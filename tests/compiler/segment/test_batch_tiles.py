@@ -51,7 +51,7 @@ def test_values_are_right_of_images_together(name: str, dtype: DataType) -> None
         assert fitting_ways(case, gene, WAYS, lambda at: {}, lambda each: (each,)) >= 2
 
 
-def test_products_of_two_tensors_take_each_image_with_its_own() -> None:
+def test_products_of_two_tensors_pair_their_images() -> None:
     """Attention: scores of two tensors, softmax, and their product with a third."""
     b = Builder(np.random.default_rng(1), (2, 24, 32))
     q, k, v = (b.node("MatMul", ["x", b.normal((32, 32), 0.2)]) for _ in range(3))
@@ -67,7 +67,7 @@ def test_products_of_two_tensors_take_each_image_with_its_own() -> None:
     check_program(case, program)
 
 
-def test_all_images_of_a_block_read_a_constant_of_one() -> None:
+def test_images_of_a_block_share_a_single_constant() -> None:
     """As an embedding of positions is added to every image; one of all images has its own for each."""
     for shape in ((1, 40, 9, 7), (4, 40, 9, 7)):
         b = Builder(np.random.default_rng(3), (4, 20, 9, 7))
@@ -89,7 +89,7 @@ def wide(images: int) -> Case:
     return make_case(b.model(b.conv("x", 256)), resized(EDGE, L1=1 << 18), DataType.float16)
 
 
-def test_streamed_weights_come_once_for_the_images_of_a_block() -> None:
+def test_streamed_weights_come_once_for_images_of_block() -> None:
     case = wide(4)
     product = product_of(case.target_graph.operators[0])
     assert product is not None

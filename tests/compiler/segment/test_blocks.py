@@ -59,7 +59,7 @@ def test_residual_branch_takes_the_hull() -> None:
     assert len(blocks.loads) == 1
 
 
-def test_output_that_is_also_read_is_stored_without_halo() -> None:
+def test_output_that_is_read_is_stored_without_halo() -> None:
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), outputs=["a", "b"])
     blocks = cut_blocks(u, 0, 2, 2)
     assert rows(blocks.computed[0]) == ((0, 5), (3, 8))

@@ -120,7 +120,7 @@ def integer_body(seed: int, left_over: bool) -> Graph:
     return graph((1, 20, 9, 7), operators, x_q=x)
 
 
-def test_a_sum_of_integers_behind_its_product_is_not_in_passes() -> None:
+def test_integer_sum_behind_its_product_has_no_passes() -> None:
     """It is added to what the product has become, so FIXPIPE, which adds one tensor, cannot add sums."""
     rng = np.random.default_rng(0)
     x, a, b, s = (quantisation(rng, DataType.int8) for _ in range(4))
@@ -140,7 +140,7 @@ def every_way_is_right(case: Case) -> int:
     return fitting_ways(case, Gene(start, stop), WAYS, lambda at: {"passes": counts[at % len(counts)]}, lambda gene: around(case, gene))
 
 
-def test_what_is_added_up_stays_on_chip_and_weights_come_once() -> None:
+def test_partial_sums_stay_on_chip_with_weights_once() -> None:
     """L1 holds the rows of all blocks in one, but neither the hidden tensor nor the weights."""
     machine = resized(EDGE, L1=32768 + 8192)
     case = make_case(body(), machine, DataType.float16)
@@ -171,7 +171,7 @@ def test_who_cannot_be_made_in_passes() -> None:
     assert refused.reason == "5 passes over channels; accepted: 1, 2, 3, 4, 6, 12"
 
 
-def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> None:
+def test_mlp_with_large_hidden_tensor_is_in_passes() -> None:
     net = Net("mlp")
     model = net.model(mlp(net, net.input("x", (1, 64, 128))))
     target_graph = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)

@@ -136,7 +136,7 @@ def classifier(machine: Machine) -> Case:
     return make_case(b.model(b.gemm("x", 512)), machine, DataType.float16)
 
 
-def test_weights_come_once_and_nobody_waits_for_another_core() -> None:
+def test_weights_come_once_and_no_core_waits() -> None:
     case = classifier(with_cores(ASCEND, 4))
     assert len(case.target_graph.operators) == 1
     spec = case.target_graph.operators[0]

@@ -72,13 +72,13 @@ def bodies(seed: int = 0) -> ModelProto:
 @pytest.mark.parametrize("model", [beside_each_other, windows])
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
 @pytest.mark.parametrize("name", list(EVERY))
-def test_values_are_right_in_any_number_of_input_passes(name: str, dtype: DataType, model) -> None:  # type: ignore[no-untyped-def]
+def test_values_are_right_in_any_input_passes(name: str, dtype: DataType, model) -> None:  # type: ignore[no-untyped-def]
     case = make_case(model(), EVERY[name], dtype)
     assert every_way_is_right(case, 0, len(case.target_graph.operators)) >= (3 if name == "little" else len(WAYS))
 
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
-def test_passes_over_hidden_channels_load_their_input_run_by_run(dtype: DataType) -> None:
+def test_passes_over_hidden_channels_load_inputs_by_run(dtype: DataType) -> None:
     case = make_case(bodies(), EDGE, dtype)
     assert every_way_is_right(case, 1, len(case.target_graph.operators), passes=2) == len(WAYS)
 
@@ -86,7 +86,7 @@ def test_passes_over_hidden_channels_load_their_input_run_by_run(dtype: DataType
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, DataType.float16) for name in ("edge", "ascend310", "little")), ("edge-2-cores", DataType.float32)]
 )
-def test_values_are_right_in_passes_over_the_channels_of_results(name: str, dtype: DataType) -> None:
+def test_values_are_right_in_passes_over_result_channels(name: str, dtype: DataType) -> None:
     """Of what leaves the segment every pass makes a run where it lies; the others are of their passes, as are runs that it loads."""
     net = Net("attention")
     case = make_case(net.model(attention(net, net.input("x", (1, 24, 64)), 4, None)), EVERY[name], dtype)
@@ -134,7 +134,7 @@ def placed_bytes(target_graph: TargetGraph, gene: Gene) -> dict[str, int]:
     return found
 
 
-def test_a_run_of_channels_is_all_that_l1_has_of_an_input_and_sums_of_the_result_s_type_are_the_result() -> None:
+def test_run_of_channels_is_all_of_an_input() -> None:
     target_graph = make_unit(lower(load_model(CHAINS["two products"].model(), random_weights=0)), EDGE, DataType.float32)
     found = placed_bytes(target_graph, Gene(0, 2, 28, input_passes=8))
     x, y = (
@@ -146,7 +146,7 @@ def test_a_run_of_channels_is_all_that_l1_has_of_an_input_and_sums_of_the_result
     assert found == {f"{x}/run 0.{run}": rows * 256 * 4 // 8 for run in range(8)}
 
 
-def test_two_products_move_within_five_percent_of_the_least_where_their_input_does_not_fit() -> None:
+def test_two_products_move_near_the_least_bytes() -> None:
     """The least of AccelForge's mapper with 64 Ki values on the chip is 3,440,640."""
     graph = lower(load_model(CHAINS["two products"].model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(64 * 1024, DataType.float32)[1], DataType.float32)
@@ -158,7 +158,7 @@ def test_two_products_move_within_five_percent_of_the_least_where_their_input_do
     assert traffic(target_graph, program).total <= 1.05 * 3_440_640 * 4
 
 
-def test_products_are_made_in_square_tiles_where_that_moves_least() -> None:
+def test_products_have_square_tiles_where_fewer_bytes_move() -> None:
     """128 x 128 results at a time with 32 Ki values on the chip: the first product's input comes eight times, the second one's twice."""
     graph = lower(load_model(mlp_block(128, 256).model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(32 * 1024, DataType.float32)[-2], DataType.float32)
@@ -172,7 +172,7 @@ def test_products_are_made_in_square_tiles_where_that_moves_least() -> None:
     assert least * 4 <= traffic(target_graph, program).total <= 1.005 * least * 4
 
 
-def test_softmax_of_a_pass_works_where_scores_lie_and_a_pass_has_no_more_than_its_head_of_a_query() -> None:
+def test_softmax_of_passes_is_in_place_by_head() -> None:
     net = Net("attention")
     target_graph = make_case(net.model(attention(net, net.input("x", (1, 48, 64)), 4, None)), EDGE, DataType.float16).target_graph
     words = [spec.word for spec in target_graph.operators]
@@ -185,7 +185,7 @@ def test_softmax_of_a_pass_works_where_scores_lie_and_a_pass_has_no_more_than_it
     assert {found[run] for run in runs} == {48 * 16 * 2}
 
 
-def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
+def test_products_of_next_pass_overlap_a_softmax() -> None:
     """By rule, with all of the input in L1; so CUBE works beside VECTOR."""
     net = Net("attention")
     compiler = Compiler(make_case(net.model(attention(net, net.input("x", (1, 96, 256)), 4, None)), EDGE, DataType.float16).target_graph)
@@ -205,7 +205,7 @@ def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
     assert took[1] < 0.9 * took[0]
 
 
-def test_by_rule_passes_over_results_read_an_input_once_and_are_made_two_at_a_time() -> None:
+def test_passes_over_results_read_inputs_once_by_rule() -> None:
     """Where L1 has room for that, of a block of ViT on half of it."""
     net = Net("attention")
     target_graph = make_case(
@@ -226,7 +226,7 @@ def test_who_cannot_be_made_in_input_passes() -> None:
     assert refused.reason == "3 passes over channels of inputs; accepted: 1, 2, 4"
 
 
-def test_what_is_held_is_not_loaded_run_by_run() -> None:
+def test_held_input_is_not_loaded_run_by_run() -> None:
     """Nor where another operator of the segment reads it in place."""
     b = Builder(np.random.default_rng(0), (1, 24, 9, 7))
     x = b.relu(b.conv("x", 64, (1, 1), pads=(0, 0, 0, 0)))
@@ -242,7 +242,7 @@ def test_what_is_held_is_not_loaded_run_by_run() -> None:
     assert wrong.reason == f"{name!r} held, and loaded in 2 input passes: one of the two is accepted"
 
 
-def test_right_operands_of_all_passes_come_in_chunks_or_none_does() -> None:
+def test_right_operands_of_passes_share_their_chunking() -> None:
     """Where L1 holds those of some passes and not of all, the plan is one that its memory has room for."""
     graph = lower(load_model(CHAINS["attention"].model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(256 * 1024, DataType.float32)[1], DataType.float32)

@@ -181,7 +181,7 @@ def test_equal_segments_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert [gene[:2] for gene in found] == [(at, at + 1) for at in range(8)]
 
 
-def test_what_is_held_by_measure_is_faster_than_nothing_and_than_all_that_fits() -> None:
+def test_measured_holding_beats_nothing_and_all_that_fits() -> None:
     """Each is judged by the program in which it is tried; a measure that nothing fits has nothing held."""
     target_graph = case_of("dense_block", preset="edge").target_graph
     genome = singles(target_graph)
@@ -205,7 +205,7 @@ def test_what_is_held_by_measure_is_faster_than_nothing_and_than_all_that_fits()
     assert choose_by_measure(target_graph, genome, cycles, lambda tried: None) == genome
 
 
-def test_a_held_place_that_is_written_again_is_found() -> None:
+def test_overwritten_held_place_is_detected() -> None:
     """The sanitizer knows who may read what another segment has left: without the mark of its writer nobody may."""
     case = case_of("residual_block")
     genome = singles(case.target_graph)

@@ -60,7 +60,7 @@ def whole(u: TargetGraph, k: int) -> int:
 
 
 @pytest.mark.parametrize("how", [{}, {"columns": 3}, {"cores": (0, 1, 2, 3)}, {"cores": (2, 0, 1), "columns": 2}])
-def test_shares_are_all_of_the_work_and_nothing_twice(chain: TargetGraph, how: dict[str, object]) -> None:
+def test_shares_cover_the_work_exactly_once(chain: TargetGraph, how: dict[str, object]) -> None:
     found = segment(chain, Gene(0, 3, blocks=5)._replace(**how))
     every = [rows_and_columns(chain, found, core) for core in range(len(found.plan.cores))]
     assert sum(map(len, every)) == len(set().union(*every)) == whole(chain, 2)
@@ -86,7 +86,7 @@ def test_a_gene_is_divided_as_its_plan_is(chain: TargetGraph, how: dict[str, obj
     assert mine.blocks is theirs.blocks, "one object for what is the same"
 
 
-def test_memory_is_the_same_in_every_strip_and_share(chain: TargetGraph) -> None:
+def test_memory_is_equal_in_every_strip_and_share(chain: TargetGraph) -> None:
     found = segment(chain, Gene(0, 3, blocks=4, columns=2, cores=(0, 1)))
     first, second = (found.memory(found.share(core)) for core in range(2))
     assert not isinstance(first, Infeasible)
@@ -97,7 +97,7 @@ def test_memory_is_the_same_in_every_strip_and_share(chain: TargetGraph) -> None
     assert low.l1 != high.l1
 
 
-def test_what_lies_in_l1_is_what_is_not_read_from_ddr(chain: TargetGraph) -> None:
+def test_l1_holds_all_that_ddr_does_not_give(chain: TargetGraph) -> None:
     found = segment(chain, Gene(0, 2, blocks=2))
     (strip,) = found.strips(0)
     assert strip.residence(0) == ((True, False),), "loaded for the convolution"
@@ -108,7 +108,7 @@ def test_what_lies_in_l1_is_what_is_not_read_from_ddr(chain: TargetGraph) -> Non
     assert set(read[:, isa.TAG].tolist()) == {0}, "nothing is loaded for the pooling"
 
 
-def test_what_cannot_be_split_is_refused_once_for_all() -> None:
+def test_indivisible_segment_is_refused_once() -> None:
     tiling = VectorTiling(tile_planes=1, tile_rows=1)
     thin = target_graph(FOUR, (1, 16, 8, 8), max_pool("p", "x", 2, 1))
     plan = SegmentPlan(operators=("p",), tilings=(tiling,))

@@ -158,7 +158,7 @@ def test_pins_are_numbers_of_every_tiling() -> None:
     assert len(pins) == len(tilings) * PINS
 
 
-def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
+def test_moves_keep_pins_where_blocks_are_unchanged() -> None:
     """A plan that no rank names, changed by every move: pins stay with the division and the tilings, and go with them."""
     u, rng, kept = target_graph("conv_chain", cores=2), np.random.default_rng(3), dict.fromkeys(MOVES, 0)
     genome = odd_genome(u)

@@ -15,7 +15,7 @@ from tuner.zoo.load import load_network
 
 @pytest.mark.parametrize("size_bytes", [1 << 16, 1 << 18])
 @pytest.mark.parametrize("network", ["made:mobilenet_v2-small", "light:squeezenet"])
-def test_a_run_that_fits_by_its_sums_has_places(network: str, size_bytes: int) -> None:
+def test_run_that_fits_by_sums_has_places(network: str, size_bytes: int) -> None:
     machine = load_machine(f"edge:buffers_bytes.L1={size_bytes}")
     target_graph = ordered(make_unit(lower(load_network(network)), machine, DataType.float16), "depth")
     count, have = len(target_graph.operators), target_graph.machine.buffer_blocks(Memory.L1)

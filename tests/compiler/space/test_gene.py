@@ -84,7 +84,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
-def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clearly_resident_weights_stay_by_the_long_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     u, rng = target_graph(name, "edge"), np.random.default_rng(5)
     starts = [int(rng.integers(len(u.operators))) for _ in range(60)]
     genes = [
@@ -121,7 +121,7 @@ def test_block_counts_stop_at_the_lowest_output() -> None:
             assert block_counts(u, start, stop) == tuple(count for count in BLOCK_COUNTS if count <= lowest)
 
 
-def test_a_pool_of_all_rows_ends_runs_of_any_blocks() -> None:
+def test_whole_pool_ends_runs_of_any_blocks() -> None:
     """It makes its row in one of the blocks, and nobody in the run reads it; where somebody does, the run has no more blocks than rows."""
     b = Builder(np.random.default_rng(5), (1, 16, 32, 8))
     pooled = b.node("GlobalAveragePool", [b.relu(b.conv("x", 16))])
@@ -166,7 +166,7 @@ def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
     assert not isinstance(Compiler(u).compile(plan), Infeasible)
 
 
-def test_what_does_not_fit_is_a_value_that_names_it() -> None:
+def test_unfit_is_a_value_that_names_it() -> None:
     small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
     found = single_operators(small)
     assert isinstance(found, Infeasible)
@@ -185,7 +185,7 @@ def test_a_plan_carries_what_it_was_made_for() -> None:
     assert (plan.model, plan.machine, plan.dtype) == (u.graph.digest, u.machine_digest, "float16")
 
 
-def test_rates_of_integers_change_nothing_of_a_network_of_floats() -> None:
+def test_integer_rates_do_not_change_float_networks() -> None:
     mine = make_unit(small_graph("conv_chain"), load_machine("edge"), DataType.float16)
     raw = mine.machine.model_dump(mode="json")
     del raw["matrix"]["cycles_per_fractal"]["int8"], raw["vector"]["lookup_cycles"], raw["vector"]["ordered_cycles"]
@@ -252,7 +252,7 @@ def test_structures_tell_apart_what_costs_differently() -> None:
     assert len({structures.key(g) for g in (single, *same)}) == 1, "there is nothing between operators"
 
 
-def test_an_operator_that_l0_holds_in_strips_only_has_a_program_of_its_own() -> None:
+def test_operator_in_strips_only_has_its_own_program() -> None:
     """A kernel of 255 columns: L1 holds whole rows, and no tiling of them fits L0A."""
     target_graph = make_case(corner_model("wide_kernels"), load_machine("tiny"), DataType.float16).target_graph
     genome = single_operators(target_graph)

@@ -25,6 +25,7 @@ from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import naming
 from tests.models import small_graph, small_model
 
 NAMES = ("conv_chain", "residual_block", "inception_block")
@@ -70,7 +71,7 @@ def test_the_least_is_the_first_that_fits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
+def test_gene_fits_the_level_it_was_fitted_to(name: str) -> None:
     u, rng, less = target_graph(name), np.random.default_rng(0), 0
     for _ in range(12):
         for gene in random_genome(u, rng):
@@ -87,7 +88,7 @@ def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_program_lies_within_the_least_grant_that_holds_its_segments(name: str) -> None:
+def test_program_lies_within_the_least_sufficient_grant(name: str) -> None:
     """Also where neighbours lie at opposite ends of a memory; and records say the same."""
     u, rng = target_graph(name), np.random.default_rng(1)
     compiler, found = Compiler(u), set()
@@ -151,9 +152,9 @@ def test_layer_by_layer_fits_every_level() -> None:
 
 def test_no_plan_fits_what_is_too_little() -> None:
     u = target_graph("residual_block", "edge:contention.severe.l1_bytes=1024")
-    with pytest.raises(InfeasibleError, match=r"no plan fits level severe: .*no tiling fits 1,024 B of L1"):
+    with pytest.raises(InfeasibleError, match=naming("level severe", "1,024 B of L1")):
         default_plan(u, "severe")
-    with pytest.raises(InfeasibleError, match=r"does not fit level severe of edge.*: needs [0-9,]+ B of L1, granted are 1,024"):
+    with pytest.raises(InfeasibleError, match=r"level severe of edge.* [0-9,]+ B of L1, .*1,024"):
         measure_plans(u, {"none": (plan := default_plan(u)), "severe": plan})
 
 

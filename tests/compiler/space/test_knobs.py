@@ -20,7 +20,7 @@ def test_a_plan_has_the_same_defaults() -> None:
     assert keys == {name: SegmentPlan.model_fields[name].default for name in keys}
 
 
-def test_fields_with_marks_are_the_last_ones_and_marks_differ() -> None:
+def test_marked_fields_are_last_and_marks_differ() -> None:
     marked = [knob.mark is not None for knob in KNOBS.values()]
     assert marked == sorted(marked)
     assert list(KNOBS) == list(Gene._fields)
@@ -28,7 +28,7 @@ def test_fields_with_marks_are_the_last_ones_and_marks_differ() -> None:
     assert len(set(ranks)) == len(ranks)
 
 
-def test_switches_are_those_of_the_configuration_and_leave_what_is_legal() -> None:
+def test_switches_are_those_of_configuration_and_keep_legality() -> None:
     off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch}
     assert {knob.switch for knob in KNOBS.values() if knob.switch} <= set(Use.model_fields)
     assert find_fault(UNIT, (DEFAULTS._replace(**off),), False) is None

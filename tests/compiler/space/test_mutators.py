@@ -92,7 +92,7 @@ def wide() -> TargetGraph:
     )
 
 
-def test_strips_come_and_go_with_the_operators_that_need_them() -> None:
+def test_strips_come_and_go_with_their_operators() -> None:
     """Every move keeps to the rule; another number of them comes from `change_blocks` alone, and only where there are some."""
     u, seen = wide(), set[str]()
     for seed in range(150):
@@ -216,13 +216,13 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_a_move_does_what_it_is_called_and_nothing_else(move: str) -> None:
+def test_move_does_no_more_than_its_name(move: str) -> None:
     assert changed_by(move, CHECKS[move]) >= 10
 
 
 @settings(max_examples=60, deadline=None)
 @given(names, seeds)
-def test_what_a_move_leaves_as_it_is_stays_at_its_end(name: str, seed: int) -> None:
+def test_unmoved_segments_stay_at_their_end(name: str, seed: int) -> None:
     """But for `change_end`; so programs are timed anew only where they are new."""
     u, rng = target_graph(name), np.random.default_rng(seed)
     genome = mutated(u, rng, 6)
@@ -235,7 +235,7 @@ def test_what_a_move_leaves_as_it_is_stays_at_its_end(name: str, seed: int) -> N
             assert [now[gene] for gene in stays] == [before[gene] for gene in stays]
 
 
-def test_both_parts_of_a_cut_lie_at_opposite_ends() -> None:
+def test_parts_of_a_cut_lie_at_opposite_ends() -> None:
     u, genome = target_graph("conv_chain"), (Gene(0, 2), Gene(2, 4), Gene(4, len(target_graph("conv_chain").operators)))
     for seed in range(20):
         cut = MOVES["split_segment"](u, genome, np.random.default_rng(seed))
@@ -269,7 +269,7 @@ def test_crossover_takes_one_stretch_of_the_other(name: str, seed: int) -> None:
     assert alone(child) != alone(a)
 
 
-def test_crossover_takes_the_least_stretch_and_is_refused_where_nothing_differs() -> None:
+def test_crossover_takes_the_least_differing_stretch_or_none() -> None:
     a = (Gene(0, 2), Gene(2, 4), Gene(4, 5))
     b = (Gene(0, 1), Gene(1, 4, 2), Gene(4, 5, 3))
     found = {crossover(a, b, np.random.default_rng(seed)) for seed in range(8)}
@@ -299,7 +299,7 @@ def test_a_repaired_genome_fits(name: str, seed: int) -> None:
     assert stops(genome) <= stops(whole), "segments are cut, never joined"
 
 
-def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
+def test_repair_cuts_then_adds_blocks_then_gives_up() -> None:
     u = target_graph("conv_chain")
     end = len(u.operators)
     assert end >= 3

@@ -75,7 +75,7 @@ def test_records_keep_the_numbers_of_the_file(case: Case) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_an_order_does_not_depend_on_where_it_came_from(case: Case, order: Order) -> None:
+def test_order_does_not_depend_on_its_source(case: Case, order: Order) -> None:
     first = ordered(case.target_graph, order)
     assert sorted(names(first)) == sorted(names(case.target_graph))
     assert permute_to(case.target_graph, names(first)) is not None
@@ -107,7 +107,7 @@ def test_what_is_no_order(case: Case) -> None:
 
 
 @pytest.mark.parametrize("file", list(permutations(("alone", "with_tail", "on_vector", "no_product")))[::5])
-def test_the_branch_with_most_behind_its_products_comes_first(file: tuple[str, ...]) -> None:
+def test_branch_with_most_work_behind_comes_first(file: tuple[str, ...]) -> None:
     """Behind one without products; one that VECTOR begins has nothing behind its product that counts; of equals the file's order holds."""
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     x = b.conv("x", 16)

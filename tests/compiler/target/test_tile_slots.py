@@ -13,7 +13,7 @@ MEMORIES = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 @pytest.mark.parametrize("name", ["edge", "tiny", "nvdla-large", "ethos-u65-512", "tpu-like"])
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_every_tile_has_two_slots_at_least_and_small_ones_many(name: str, memory: Memory) -> None:
+def test_tiles_have_two_slots_and_small_ones_many(name: str, memory: Memory) -> None:
     machine = load_machine(name)
     room = room_blocks(machine, memory)
     for size in range(1, room // 2 + 1, max(1, room // 200)):

@@ -33,7 +33,7 @@ def by_block(memory: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=120, deadline=None)
 @given(records(sides=SIDES))
-def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
+def test_named_blocks_alone_change_and_all_are_written(record):
     _, writes = touched(record)
     changed: dict[int, set[int]] = {}
     for seed in range(2):

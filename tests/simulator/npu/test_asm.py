@@ -72,7 +72,7 @@ def test_a_number_is_left_out_in_front_only():
         parse("MTE2 3: MOVE")
 
 
-def test_a_long_token_is_refused_in_a_short_message():
+def test_long_token_is_refused_in_a_short_message():
     with pytest.raises(BadInputError) as caught:
         parse("9" * 100_000)  # of time, too: it took more than a minute
     assert len(str(caught.value)) < 200

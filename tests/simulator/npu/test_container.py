@@ -20,6 +20,7 @@ from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap
+from tests.messages import naming
 
 TINY = load_machine("tiny")
 LEVELS = ("none", "slight", "severe")
@@ -174,7 +175,7 @@ def test_sections_are_aligned_and_constants_are_there_once():
     assert DATA.count(bytes(range(64))) == 1
 
 
-def test_equal_rows_split_differently_over_the_cores_are_two_programs():
+def test_equal_rows_on_other_cores_are_two_programs():
     a = np.concatenate(streams(4))
     variants = example().variants
     two = replace(variants[1], streams=(np.zeros((0, WORDS), np.int32), a))
@@ -240,7 +241,7 @@ ODD = [None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 0.5, 1e308, "", "none"
 
 
 @pytest.mark.parametrize("part", list(header_of(DATA)))
-def test_a_header_that_lies_and_is_sealed_again_is_refused_or_harmless(part):
+def test_resealed_false_header_is_refused_or_harmless(part):
     paths = list(leaves(header_of(DATA)[part], (part,)))
     sealed_ones = 0
     for path, odd in itertools.islice(itertools.product(paths, ODD), 0, None, 3):  # every odd value, at other places
@@ -282,7 +283,7 @@ def machine_digest(header: dict) -> str:
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(0, 3), st.integers(0, WORDS - 1), st.sampled_from([-(2**31), -2, -1, 0, 1, 2, 3, 5, 7, 16, 63, 255, 2**20, 2**31 - 1]))
-def test_a_changed_record_that_is_sealed_again_is_refused_or_legal(row, word, value):
+def test_resealed_changed_record_is_refused_or_legal(row, word, value):
     header = header_of(DATA)
     data = bytearray(DATA)
     at = header["streams"][0]["offset"] + 4 * (row * WORDS + word)
@@ -388,7 +389,7 @@ def test_encode_refuses_what_decode_would_refuse():
         encode(replace(example(), model_digest="no digest"))
 
 
-def test_what_a_compiler_hands_over_gives_the_same_bytes():
+def test_compiler_output_gives_the_same_bytes():
     """Numpy integers as addresses, constants as an array with alignment behind the last one."""
     it = example()
     buffers = tuple(
@@ -398,7 +399,7 @@ def test_what_a_compiler_hands_over_gives_the_same_bytes():
     padded = np.concatenate([np.frombuffer(it.constants, np.uint8), np.zeros(32, np.uint8)])
     assert encode(replace(it, memory=replace(it.memory, buffers=buffers), variants=variants, constants=padded)) == DATA
     padded[-1] = 1
-    with pytest.raises(ContainerError, match="96 bytes of constants, those behind the memory map's 64 are not zero"):
+    with pytest.raises(ContainerError, match=naming("96 bytes of constants", 64)):
         encode(replace(it, constants=padded))
 
 
@@ -407,7 +408,7 @@ def test_a_fresh_process_needs_no_machine_file(monkeypatch):
     assert decode(DATA).machine.name == "tiny"
 
 
-def test_a_view_of_a_larger_buffer_can_be_decoded_without_a_copy():
+def test_view_of_larger_buffer_is_decoded_without_copy():
     held = bytearray(b"some" + DATA + b"more")
     container = decode(memoryview(held)[4:-4])
     assert bytes(container.constants) == bytes(range(64))

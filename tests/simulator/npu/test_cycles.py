@@ -131,7 +131,7 @@ def test_only_a_pipelined_array_has_latency() -> None:
     assert latency_cycles(array(16, 8, WEIGHT, True)) == 2 * 16 + 8 - 2
 
 
-def test_a_product_of_fractals_is_what_a_file_says_that_says_nothing() -> None:
+def test_fractal_product_is_the_default_of_a_file() -> None:
     cycles = {DataType.float16: 1, DataType.float32: 2, DataType.int8: 1}
     rates = {dtype.name: (16, dtype.lanes, 16, each) for dtype, each in cycles.items()}
     assert cost_tables(multiplying(EDGE, **rates)).matrix.tolist() == cost_tables(EDGE).matrix.tolist()
@@ -156,7 +156,7 @@ def test_a_product_in_two_is_never_cheaper(machine: Machine, m16: int, k: int, n
     assert busy(machine, m16 * 16, first, n1) + busy(machine, m16 * 16, k - first, n1) >= busy(machine, m16 * 16, k, n1)
 
 
-def test_the_peak_is_reached_by_whole_tiles_back_to_back() -> None:
+def test_peak_is_reached_by_whole_tiles_in_sequence() -> None:
     machine = array(16, 32, WEIGHT, True)
     assert machine.macs_per_cycle == {"float16": 512.0, "float32": pytest.approx(512 / 3)}
     assert busy(machine, 64, 4, 4) * 512 == 64 * 64 * 64
@@ -188,7 +188,7 @@ def port_bytes(machine: Machine, *row: int, out: bool = False) -> float:
     return float(cost.bus[0]) / (1 << 16)
 
 
-def test_of_an_effective_rate_runs_are_rounded_up_to_granules() -> None:
+def test_runs_at_effective_rate_round_up_to_granules() -> None:
     ascend = load_machine("ascend310")  # 64 bytes
     assert port_bytes(ascend, 2, 5, 4, 2, 1, 0, 0) == 320
     assert port_bytes(ascend, 1, 5, 4, 1, 1, 0, 0) == 2 * 160
@@ -199,7 +199,7 @@ def test_of_an_effective_rate_runs_are_rounded_up_to_granules() -> None:
     assert port_bytes(load_machine("tiny"), 1, 5, 4, 1, 1, 0, 0) == 160
 
 
-def test_of_pins_no_row_costs_less_than_opening_it() -> None:
+def test_rows_at_pin_rate_cost_at_least_opening() -> None:
     # LPDDR5: 32-byte bursts, pages of 2048, and 60 * 21 / 96 ns between two rows: 168 bytes of 12.8 bytes per ns
     assert DRAMS["lpddr5"].activate_bytes == 168
     far = 1000  # blocks, so every run is in a row of its own
@@ -232,7 +232,7 @@ def test_where_a_tensor_lies_does_not_matter() -> None:
 
 @settings(max_examples=200)
 @given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 80), st.sampled_from(sorted(DRAMS)), st.sampled_from([32, 64, 96]))
-def test_longer_runs_and_more_of_them_cost_no_less(length: int, count: int, gap: int, dram: str, granule: int) -> None:
+def test_longer_runs_and_more_runs_cost_no_less(length: int, count: int, gap: int, dram: str, granule: int) -> None:
     machine = load_machine(f"edge:ddr.dram={dram},paths.DDR->L1.granule_bytes={granule}")
     stride = length + 2 + gap  # the same for all: another one may be of another alignment class
     cost = port_bytes(machine, length, count, stride, length, 1, 0, 0)
@@ -244,7 +244,7 @@ def test_longer_runs_and_more_of_them_cost_no_less(length: int, count: int, gap:
     assert cost <= alone + count * (DRAMS[dram].burst_bytes + DRAMS[dram].activate_bytes)
 
 
-def test_a_move_on_chip_is_rounded_up_to_granules() -> None:
+def test_move_on_chip_rounds_up_to_granules() -> None:
     assert copy(L1, UB, 3, 4, 3, 3) == (8 + 3, 0, 0)  # 384 bytes at 128
     assert copy(L1, UB, 3, 3, 3, 3) == (8 + 3, 0, 0)  # 288
     paths = [path.model_copy(update={"granule_bytes": 128}) for path in EDGE.paths]
@@ -274,7 +274,7 @@ def read_in_place(rate: int, kernel: int, stride: int, m: int, k: int, n1: int) 
     return int(price(code[None], Machine.model_validate(raw)).busy[0])
 
 
-def test_a_product_in_place_takes_as_long_as_its_operands_or_its_steps() -> None:
+def test_product_in_place_takes_operand_or_step_time() -> None:
     # 2 * 4 * 1 fractals; 32 pixels of 4 planes and 64 blocks of weights
     assert read_in_place(32, 1, 1, 32, 4, 1) == 8 + 32 * 4 + 64
     assert read_in_place(1 << 12, 1, 1, 32, 4, 1) == 8 + 8
@@ -284,7 +284,7 @@ def test_a_product_in_place_takes_as_long_as_its_operands_or_its_steps() -> None
     assert read_in_place(32, 1, 1, 2, 1, 1) == 8 + 2 + 16
 
 
-def test_a_narrow_vector_unit_takes_its_time_for_what_there_is() -> None:
+def test_narrow_vector_unit_takes_time_for_actual_lanes() -> None:
     narrow = Machine.model_validate(TINY.model_dump() | {"vector": TINY.vector.model_dump() | {"width_bytes": 64, "simple_cycles": 3}})
 
     def cycles(blocks: int, op: Op = Op.VCOPY, imm: int = 0) -> int:

@@ -19,7 +19,7 @@ def test_a_stream_gets_what_such_a_part_delivers(row: dict[str, float]) -> None:
     assert row["least"] <= row["percent"] <= row["most"]
 
 
-def test_there_is_a_row_of_every_part_and_stream() -> None:
+def test_every_part_and_stream_has_a_row() -> None:
     assert len(ROWS) == 3 * len(DRAMS)
     assert {row["dram"] for row in ROWS} == set(DRAMS)
 
@@ -44,7 +44,7 @@ def test_a_part_worked_out_on_paper() -> None:
     assert bank_wait_cycles(load_machine("ascend310")) == 0
 
 
-def test_other_clocks_change_cycles_and_not_what_is_delivered() -> None:
+def test_other_clocks_change_cycles_and_not_delivered_bytes() -> None:
     fast = load_machine("edge:clock_hz=2000000000")
     assert bank_wait_cycles(fast) == 4
     assert fast.ddr.deliverable == load_machine("edge").ddr.deliverable == 64 * DRAMS["lpddr5"].delivered

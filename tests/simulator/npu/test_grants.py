@@ -17,7 +17,7 @@ EDGE = load_machine("edge")
 L1 = EDGE.buffers_bytes.L1
 
 
-def test_a_level_grants_all_that_it_does_not_name() -> None:
+def test_level_grants_all_that_it_does_not_name() -> None:
     assert all(EDGE.granted(level) == EDGE.full_grant == Grant(L1, 0, EDGE.cores) for level in EDGE.contention)
     four = load_machine("edge:cores=4,contention.severe.l1_bytes=524288")
     assert four.granted("severe") == Grant(524288, 0, 4)
@@ -56,7 +56,7 @@ def test_a_grant_that_there_cannot_be_is_refused(changes: str, said: str) -> Non
         load_machine(f"edge:{changes}")
 
 
-def test_a_program_needs_the_blocks_up_to_the_last_it_touches_and_its_cores() -> None:
+def test_program_needs_its_last_block_and_its_cores() -> None:
     tiny = load_machine("tiny")
     moves = [copy(tiny, Memory.DDR, Memory.L1, 4, at=64, to=100), copy(tiny, Memory.L1, Memory.UB, 2, at=10, to=0)]
     assert program(tiny, moves, []).needs == Grant(104 * 32, 0, 1)

@@ -14,6 +14,7 @@ from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Program
 from simulator.sanitizer import sanitize_program
 from simulator.timing import prepare, simulate
+from tests.messages import naming
 from tests.programs import copy, flag_set, flag_wait, program
 from tests.shared_machine import with_shared
 
@@ -41,14 +42,14 @@ def test_bad_values_are_one_line(name: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_to_a_memory_that_is_not_there() -> None:
+def test_path_to_an_absent_memory() -> None:
     raw: dict[str, Any] = TINY.model_dump(mode="json")
     raw["paths"].append({"engine": "MTE2", "source": "SHARED", "destination": "L1", "bytes_per_cycle": 32})
-    with pytest.raises(ValueError, match="SHARED -> L1: the machine has no shared memory"):
+    with pytest.raises(ValueError, match=naming("SHARED -> L1")):
         Machine.model_validate(raw)
 
 
-def test_without_it_the_machine_is_as_if_it_had_never_been() -> None:
+def test_machine_without_shared_memory_is_unchanged() -> None:
     plain, l2 = load_machine("ascend310"), load_machine(L2)
     bare = load_machine(f"{L2}:shared=null")
     assert bare.paths == plain.paths
@@ -59,7 +60,7 @@ def test_without_it_the_machine_is_as_if_it_had_never_been() -> None:
     assert Machine.model_validate_json(l2.model_dump_json()).digest == l2.digest
 
 
-def test_a_move_takes_its_start_up_and_the_latency_at_the_cores_part_of_the_port() -> None:
+def test_move_takes_start_up_latency_and_port_share() -> None:
     """128 bytes per cycle of the path; of a port of 64 two cores have 32 each."""
     wide, narrow = with_shared(TINY, cores=2), with_shared(TINY, bytes_per_cycle=64, cores=2)
     for machine, rate in ((wide, 128), (narrow, 32)):
@@ -73,7 +74,7 @@ def test_a_move_takes_its_start_up_and_the_latency_at_the_cores_part_of_the_port
             assert found.bus.tolist() == found.useful.tolist() == [0, 0]
 
 
-def test_what_comes_from_ddr_takes_the_port_of_ddr() -> None:
+def test_load_from_ddr_takes_the_ddr_port() -> None:
     machine = with_shared(TINY)
     p = prepare(program(machine, [copy(machine, DDR, SHARED, 16, at=600), copy(machine, SHARED, DDR, 16, at=0, to=700)]), machine)
     assert (p.ddr_read_bytes, p.ddr_write_bytes) == (512, 512)
@@ -99,11 +100,11 @@ def test_cores_meet_there_and_the_sanitizer_sees_it() -> None:
     assert together > apart
 
 
-def test_moves_beyond_its_end_or_without_it_are_refused() -> None:
+def test_moves_beyond_its_end_or_existence_are_refused() -> None:
     machine = with_shared(TINY)
     far = program(machine, [copy(machine, SHARED, L1, 16, at=machine.buffer_blocks(SHARED) - 8)])
-    with pytest.raises(ProgramError, match="outside the 1024 blocks of SHARED"):
+    with pytest.raises(ProgramError, match=naming("1024 blocks of SHARED")):
         far.verify(machine)
     foreign = Program(TINY.digest, program(machine, [copy(machine, SHARED, L1, 1)]).streams, far.memory)
-    with pytest.raises(ProgramError, match="COPY: no such path or engine on tiny"):
+    with pytest.raises(ProgramError, match=naming("COPY", "tiny")):
         foreign.verify(TINY)

@@ -11,6 +11,7 @@ from simulator.npu.isa import Op
 from simulator.npu.level import NO_CONTENTION
 from simulator.npu.parts import Engine
 from simulator.timing import simulate
+from tests.messages import naming
 from tests.programs import copy, flag_set, flag_wait, program, record
 from tests.simulator.timing.on_paper import (
     CUBE,
@@ -35,7 +36,7 @@ from tests.simulator.timing.on_paper import (
 )
 
 
-def test_a_flag_from_a_transfer_to_a_compute_queue_and_back() -> None:
+def test_flag_from_transfer_to_compute_queue_and_back() -> None:
     # load 4-14; SET takes effect at 14; MTE1 works 14-19; its SET at 19 lets the store issue: 23, 4 blocks at half a block per cycle: 31
     timing = run(
         [
@@ -47,13 +48,13 @@ def test_a_flag_from_a_transfer_to_a_compute_queue_and_back() -> None:
     assert timing.cycles == 31
 
 
-def test_a_wait_blocks_only_its_own_queue_and_only_what_follows() -> None:
+def test_wait_blocks_only_its_own_queue_from_there() -> None:
     # MTE1 works 0-5 before its WAIT; CUBE, which does not wait, 0-3
     timing = run([load(10), flag_set(MTE2, 0, MTE1), up(5), flag_wait(MTE1, 0, MTE2), up(2), mmad(3)])
     assert spans(timing)[2:] == [(0, 5), (0, 14), (14, 16), (0, 3)]
 
 
-def test_a_set_waits_for_the_work_before_it_not_after_it() -> None:
+def test_set_waits_for_earlier_work_only() -> None:
     # CUBE 0-6 and 6-9; the SET between them takes effect at 6
     timing = run([mmad(6), flag_set(CUBE, 0, FIXPIPE), mmad(3), flag_wait(FIXPIPE, 0, CUBE)])
     assert spans(timing)[3] == (0, 6)
@@ -74,7 +75,7 @@ def test_flag_ids_are_told_apart() -> None:
     assert spans(timing)[4:] == [(0, 9), (9, 9)]
 
 
-def test_a_flag_to_the_other_core_takes_its_latency() -> None:
+def test_flag_to_another_core_takes_its_latency() -> None:
     # core 0 CUBE 0-6; the flag arrives at 6 + 3 = 9; core 1 works 9-11 and answers: 11 + 3 = 14
     timing = run(
         [mmad(6), flag_set(CUBE, 1, VECTOR), flag_wait(MTE1, 1, VECTOR), up(1)],
@@ -84,7 +85,7 @@ def test_a_flag_to_the_other_core_takes_its_latency() -> None:
     assert spans(timing, 0)[2:] == [(0, 14), (14, 15)]
 
 
-def test_a_flag_from_a_transfer_to_the_other_core() -> None:
+def test_flag_from_transfer_to_another_core() -> None:
     # load 4-14, seen by core 1 at 17; the second SET is behind nothing new and follows at once
     timing = run(
         [load(10), flag_set(MTE2, 1, CUBE), flag_set(MTE2, 1, CUBE)], [flag_wait(CUBE, 0, MTE2), flag_wait(CUBE, 0, MTE2), mmad(1)]
@@ -120,7 +121,7 @@ def test_two_buffers_and_a_flag_back_for_each() -> None:
     assert timing.cycles == 44
 
 
-def test_flags_from_one_dma_to_the_other_and_behind_a_move_on_chip() -> None:
+def test_flags_between_dmas_and_behind_moves_on_chip() -> None:
     # load 4-8, then the store is issued: 12-16
     assert spans(run([load(4), flag_set(MTE2, 0, MTE3), flag_wait(MTE3, 0, MTE2), store(2)]))[3] == (12, 16)
     # UB -> L1 0-3, MTE1 3-5
@@ -157,7 +158,7 @@ def test_a_full_queue_stops_the_scalar_unit() -> None:
     assert spans(timing) == [(0, 5), (5, 10), (10, 15), (15, 20), (5, 6)]
 
 
-def test_a_blocked_wait_keeps_its_place_in_the_queue() -> None:
+def test_blocked_wait_keeps_its_place_in_queue() -> None:
     # depth 1: MTE1's queue holds its WAIT until 14, so its move is handed out at 14, and the MMAD behind it too
     timing = run([load(10), flag_set(MTE2, 0, MTE1), flag_wait(MTE1, 0, MTE2), up(1), mmad(2)], machine=tiny_with(queue_depth=1))
     assert spans(timing)[3:] == [(14, 15), (14, 16)]
@@ -189,10 +190,10 @@ def test_a_deadlock_by_a_full_queue_says_so() -> None:
     # the SET stands behind an entry that does not fit
     rows = [flag_wait(MTE1, 0, CUBE), up(1), up(1), flag_set(CUBE, 0, MTE1)]
     assert run(rows).cycles == 2
-    with pytest.raises(DeadlockError, match=r"core 0 cannot dispatch instruction 2: the queue of MTE1 is full \(2 entries\)"):
+    with pytest.raises(DeadlockError, match=naming("core 0", "instruction 2", "MTE1", "2 entries")):
         run(rows, machine=tiny_with(queue_depth=2))
 
 
 def test_a_missing_set_is_a_deadlock() -> None:
-    with pytest.raises(DeadlockError, match="core 1 CUBE instruction 0 waits for a SET that does not exist"):
+    with pytest.raises(DeadlockError, match=naming("core 1 CUBE", "instruction 0", "SET")):
         simulate(program(TINY, [], [flag_wait(CUBE, 0, MTE1)]), TINY, NO_CONTENTION)

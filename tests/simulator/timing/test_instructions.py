@@ -79,7 +79,7 @@ def test_one_instruction_of_every_engine(row: Code, engine: Engine, cycles: int)
     assert timing.compute_cycles == (cycles if engine in (CUBE, VECTOR) else 0)
 
 
-def test_engines_run_side_by_side_and_queues_in_order() -> None:
+def test_engines_run_in_parallel_and_queues_in_order() -> None:
     # MTE1 0-5, 5-8; CUBE 0-4; VECTOR 0-6, 6-7
     timing = run([up(5), mmad(4), up(3), vector(6), vector(1)])
     assert spans(timing) == [(0, 5), (0, 4), (5, 8), (0, 6), (6, 7)]
@@ -111,7 +111,7 @@ ARRAY = SystolicUnit(
 TILE = record(Op.MMAD, CUBE, 32, 1, 1, 0, src=L0A, dst=L0C, d=0, s=(0, 0))
 
 
-def test_a_pipelined_array_takes_the_next_tile_before_the_results_of_the_last() -> None:
+def test_pipelined_array_takes_next_tile_before_last_results() -> None:
     machine = TINY.model_copy(update={"matrix": ARRAY})
     timing = run([TILE, flag_set(CUBE, 0, MTE1), TILE, flag_wait(MTE1, 0, CUBE), up(3)], machine=machine)
     assert spans(timing) == [(0, 32), (0, 78), (32, 64), (0, 78), (78, 81)]
@@ -129,7 +129,7 @@ def test_a_pipelined_array_that_ran_dry_fills_again() -> None:
     assert spans(run([flag_set(CUBE, 0, MTE1), flag_wait(MTE1, 0, CUBE), up(1)], machine=machine))[2] == (0, 1)
 
 
-def test_other_matrix_units_have_their_results_at_the_end() -> None:
+def test_other_matrix_units_have_results_at_the_end() -> None:
     # 2 * 16 + 16 + 32 - 2 = 78 each
     machine = TINY.model_copy(update={"matrix": ARRAY.model_copy(update={"pipelined": False})})
     assert spans(run([TILE, flag_set(CUBE, 0, MTE1), TILE, flag_wait(MTE1, 0, CUBE)], machine=machine))[1:] == [(0, 78), (78, 156), (0, 78)]

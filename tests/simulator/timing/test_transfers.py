@@ -57,12 +57,12 @@ def two_ports(latency: int = 4, bytes_per_cycle: int = 32) -> Machine:
     return tiny_with(ddr).model_copy(update={"dma": Dma(load_ports=2, store_ports=2)})
 
 
-def test_transfers_on_two_ports_share_the_rate_of_ddr() -> None:
+def test_transfers_on_two_ports_share_ddr_rate() -> None:
     # both from 4 on at half a block per cycle
     assert spans(run([load(10), load(10)], machine=two_ports())) == [(4, 24), (4, 24)]
 
 
-def test_transfers_on_two_ports_have_each_the_rate_of_their_path() -> None:
+def test_transfers_on_two_ports_have_own_path_rates() -> None:
     # the third takes the first's port, the fourth the second's, which is free at 9: issued then, as three are in flight before
     timing = run([load(10), load(5), load(2), load(1)], machine=two_ports(bytes_per_cycle=64))
     assert spans(timing) == [(4, 14), (4, 9), (14, 16), (13, 14)]
@@ -82,7 +82,7 @@ def test_a_move_on_chip_has_all_ports() -> None:
     assert spans(timing) == [(1, 11), (1, 5), (11, 14), (14, 16), (14, 16)]
 
 
-def test_start_ups_on_one_port_pass_behind_data_on_the_other() -> None:
+def test_start_ups_overlap_data_on_another_port() -> None:
     slow = with_path(tiny_with({"outstanding": 3}), "DDR->L1", startup_cycles=8)
     assert spans(run([load(8)] * 3, machine=slow)) == [(12, 20), (28, 36), (44, 52)]
     # the second finds all of DDR when the first is through
@@ -98,7 +98,7 @@ def test_bounds_count_ports() -> None:
     assert program_bound(program(two_ports(bytes_per_cycle=1024), [load(10)] * 3), two_ports(bytes_per_cycle=1024)) == 15
 
 
-def test_a_move_on_chip_in_a_dma_queue_waits_for_the_data_before_it() -> None:
+def test_move_on_chip_waits_for_data_before_it() -> None:
     # store 5 blocks: 4-14; UB -> L1 14-17; the next store is issued when that starts (14), its data at max(18, 17): 18-20
     timing = run([store(5), copy(TINY, UB, L1, 3), store(1)])
     assert spans(timing) == [(4, 14), (14, 17), (18, 20)]
@@ -106,7 +106,7 @@ def test_a_move_on_chip_in_a_dma_queue_waits_for_the_data_before_it() -> None:
     assert timing.load_store_cycles == 12  # DDR data only
 
 
-def test_moves_on_chip_in_a_dma_queue_follow_each_other() -> None:
+def test_moves_on_chip_in_one_queue_are_sequential() -> None:
     # UB -> L1 0-3 and 3-5; the store is issued at 3 with the second, latency until 7
     assert spans(run([copy(TINY, UB, L1, 3), copy(TINY, UB, L1, 2), store(1)])) == [(0, 3), (3, 5), (7, 9)]
 
@@ -119,14 +119,14 @@ def test_a_reader_and_a_writer_share_the_port() -> None:
     assert timing.load_store_cycles == 24  # one core: cycles with either count once
 
 
-def test_what_the_write_cap_leaves_goes_to_the_reader() -> None:
+def test_write_cap_leftover_goes_to_the_reader() -> None:
     # write cap 8: reader 24, writer 8 bytes per cycle.  Reader: 24 blocks = 768 B in 32 cycles, 4-36.  The writer has 8 blocks through by
     # then and stays at its cap: 12 blocks in 48 cycles, 4-52
     machine = with_rates(TINY, write=8)
     assert spans(run([load(24), store(12)], machine=machine)) == [(4, 36), (4, 52)]
 
 
-def test_a_path_starts_up_before_the_data_of_each_transfer() -> None:
+def test_path_starts_up_before_data_of_each_transfer() -> None:
     # start-up 2: the first data at 4 + 2, the next behind them at 16 + 2, whatever was issued before
     machine = with_path(TINY, "DDR->L1", startup_cycles=2)
     assert spans(run([load(10), load(3)], machine=machine)) == [(6, 16), (18, 21)]
@@ -151,7 +151,7 @@ def test_a_rate_may_be_a_fraction() -> None:
     assert spans(run([load(2)], machine=with_rates(TINY, bytes_per_cycle=12.8))) == [(4, 10)]
 
 
-def test_a_level_adds_to_the_latency_of_every_transfer() -> None:
+def test_level_adds_to_latency_of_every_transfer() -> None:
     # two outstanding, one block each: as without it, where 4 has become 7
     p = program(TINY, [load(1)] * 4)
     timing = simulate(p, TINY, Level(share=1, latency_cycles=3), record=True)
@@ -172,7 +172,7 @@ def test_what_is_in_flight_holds_up_first_data() -> None:
     assert spans(later) == [(24, 24 + one), (44, 44 + one)]
 
 
-def test_reads_and_writes_side_by_side_turn_the_bus() -> None:
+def test_simultaneous_reads_and_writes_turn_the_bus() -> None:
     machine = with_rates(TINY, 64, 64, rate="pins", dram="ddr4")
     alone, both = port_units(machine, SHARE_UNIT), turned_units(machine, SHARE_UNIT)
     assert both < alone
@@ -190,7 +190,7 @@ def test_two_cores_share_the_port() -> None:
     assert timing.busy_cycles[:, MTE2].tolist() == [15, 10]
 
 
-def test_a_store_on_one_core_and_a_load_of_it_on_the_other() -> None:
+def test_store_on_one_core_and_load_on_another() -> None:
     # core 0 stores 4 blocks at 16 bytes: 4-12; the flag arrives at 15; core 1 loads: 19-23
     timing = run([store(4), flag_set(MTE3, 1, MTE2)], [flag_wait(MTE2, 0, MTE3), load(4)])
     assert (spans(timing, 0)[0], spans(timing, 1)[1]) == ((4, 12), (19, 23))
@@ -237,7 +237,7 @@ def test_a_load_that_changes_while_a_transfer_runs() -> None:
     assert simulate_trace(p, TINY, ContentionTrace.of([(0, 65536), (10, 16384), (14, 65536)])).cycles == 17
 
 
-def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
+def test_launch_is_in_bounds_and_in_load_trace() -> None:
     machine = tiny_with(launch_cycles=7)
     p = program(machine, [load(10)])
     assert program_bound(p, machine) == 7 + 10
@@ -256,7 +256,7 @@ def test_the_longest_path_shares_nothing() -> None:
     assert prepare(p, TINY).dma_ports == 2
 
 
-def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:
+def test_program_bound_is_busiest_engine_or_bus() -> None:
     assert program_bound(program(TINY, [mmad(9), load(5)]), TINY) == 9
     assert program_bound(program(TINY, [mmad(2), store(5)]), TINY) == 10  # write cap
     assert program_bound(program(TINY, [load(5), store(5)]), TINY) == 10  # either: 10 blocks of the bus
@@ -267,7 +267,7 @@ def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:
     assert program_bound(program(TINY, [load(1)] * 3), TINY, Level.of_units(SHARE_UNIT // 3)) == 12
 
 
-def test_program_bound_holds_where_rates_are_at_their_least() -> None:
+def test_program_bound_holds_at_the_least_rates() -> None:
     # a port of one unit per cycle, two queues that still get one each: a block is 32 * 65,536 units
     machine = tiny_with({"bytes_per_cycle": 1})
     p = program(machine, [load(1)], [load(1)])

@@ -48,7 +48,7 @@ def found(board: ProbedBoard) -> Calibration:
     return calibrate_board(board, 64)
 
 
-def test_what_shows_is_right_and_what_does_not_is_named(found: Calibration, hidden: Machine) -> None:
+def test_observable_keys_are_right_and_others_are_named(found: Calibration, hidden: Machine) -> None:
     wrong = [finding for finding in found.findings if not right(finding, hidden)]
     assert wrong == []
     assert len(found.findings) == 45 + 1
@@ -60,7 +60,7 @@ def test_what_shows_is_right_and_what_does_not_is_named(found: Calibration, hidd
     assert "the port is no faster" in ports["paths.DDR->UB.bytes_per_cycle"].why
 
 
-def test_the_noise_is_known_and_explains_what_is_left(found: Calibration) -> None:
+def test_noise_is_known_and_explains_the_remainder(found: Calibration) -> None:
     assert found.spread == pytest.approx(NOISE, rel=0.1)
     for each in found.classes:
         assert not each.unexplained, each
@@ -77,7 +77,7 @@ def test_segments_that_were_not_probed_are_predicted(found: Calibration, board: 
     assert given.median > 0.1
 
 
-def test_the_file_has_the_values_the_comments_and_a_word_beside_each(found: Calibration) -> None:
+def test_file_has_values_comments_and_a_word_beside(found: Calibration) -> None:
     machine = name_calibrated(found.machine)
     text = machine_text(machine_file("tiny").read_text(), machine, found, "tilefarm calibrate --runner R --machine tiny")
     assert Machine.model_validate(yaml.safe_load(text)) == machine
@@ -90,7 +90,7 @@ def test_the_file_has_the_values_the_comments_and_a_word_beside_each(found: Cali
             assert f"{finding.key.path.rpartition('.')[2]} calibrated" in text or f"# calibrated, {finding.value:g} " in text
 
 
-def test_a_file_that_no_edit_follows_is_written_anew(found: Calibration) -> None:
+def test_file_beyond_edits_is_written_anew(found: Calibration) -> None:
     machine = name_calibrated(found.machine)
     source = "# a comment\n" + yaml.safe_dump(load_machine("tiny").model_dump(mode="json")).replace("flags:", "flags: &flags")
     assert Machine.model_validate(yaml.safe_load(machine_text(source, machine, found, "x"))) == machine
@@ -132,14 +132,14 @@ def test_a_linear_class_is_solved_exactly(startup: int, simple: int) -> None:
     assert all(each.half < 0.5 and not each.hidden for each in estimate_accuracy(problem, values))
 
 
-def test_what_the_issue_hides_is_a_range_and_no_value() -> None:
+def test_hidden_by_issue_is_a_range_without_value() -> None:
     """Instructions handed out every 4,000 cycles: nothing shorter shows."""
     problem = vector_problem(5, 1, issue_cycles=4000)
     told = estimate_accuracy(problem, solve(problem))
     assert all(each.hidden and each.low <= truth <= each.high for each, truth in zip(told, (5, 1), strict=True))
 
 
-def test_a_reading_of_the_board_follows_from_its_seed() -> None:
+def test_board_reading_follows_from_its_seed() -> None:
     def read(seed: int) -> list[int | None]:
         runner, seen = SimulatedBoard(load_machine("tiny"), NOISE, seed), list[int | None]()
 

@@ -11,6 +11,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.sanitizer import sanitize_program
 from tests.integers import with_integers
+from tests.messages import naming
 from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine
@@ -51,7 +52,7 @@ def leaves(raw: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
+def test_every_machine_value_is_fitted_or_given(name: str) -> None:
     machine = MACHINES[name]
     fitted = [key.path for key in (*keys_of(machine), QUEUE)]
     assert len(fitted) == len(set(fitted))
@@ -64,7 +65,7 @@ def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "tiny-integers", "ascend310p", "tpu-like"])
-def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name: str) -> None:
+def test_probes_are_legal_and_grow_with_repeats(name: str) -> None:
     machine = MACHINES[name]
     for row in classes_of(machine):
         for probe in row.probes(machine, LOAD):
@@ -82,7 +83,7 @@ def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "ascend310p"])
-def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
+def test_every_key_changes_a_probe_of_its_class(name: str) -> None:
     """On a machine where nothing hides it: latencies and start-ups above the issue, ports wider than paths, few in flight."""
     values = {"ddr.bytes_per_cycle": 4096, "ddr.latency_cycles": 400, "ddr.outstanding": 2, "issue_cycles": 0}
     machine = with_values(MACHINES[name], values)
@@ -103,7 +104,7 @@ def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
 
 @pytest.mark.parametrize("name", LACKING)
 def test_a_machine_without_buffers_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"machine {name}: has no L0A, L0B, UB; calibrate takes machines with L0A, L0B and UB"):
+    with pytest.raises(UnsupportedError, match=naming(f"machine {name}", "L0A, L0B, UB")):
         classes_of(load_machine(name))
 
 

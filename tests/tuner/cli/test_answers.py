@@ -76,7 +76,7 @@ def test_a_bug_is_one_line_and_a_file(cli, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("bug")
-def test_the_file_lies_in_the_run_folder_where_there_is_one(cli, tmp_path, monkeypatch):
+def test_file_lies_in_the_run_folder_if_any(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run = tmp_path / "run"
     run.mkdir()

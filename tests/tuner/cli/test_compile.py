@@ -104,7 +104,7 @@ def test_what_is_not_written_is_not_checked(cli, model):
     assert (code, out, err) == (2, "", "tilefarm: --check: checks the file that is written; expected together with --out\n")
 
 
-def test_compile_says_how_far_it_is_where_it_takes_long(cli, model, tmp_path, monkeypatch):
+def test_compile_reports_progress_where_it_takes_long(cli, model, tmp_path, monkeypatch):
     words = "compile", model, "--machine", "edge", "--out", tmp_path / "out.onnx"
     code, out, err = cli(*words)
     assert (code, err) == (0, "")

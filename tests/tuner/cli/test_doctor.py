@@ -70,7 +70,7 @@ def test_what_ray_has_is_asked_and_left_alone(head: str, told: Any) -> None:
     assert ray_facts(head) == facts, "it is still there"
 
 
-def test_ray_is_asked_where_a_process_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_asked_where_its_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with subprocess.Popen([sys.executable, "-c", "input()", "--gcs-address=127.0.0.1:1"], stdin=subprocess.PIPE) as told:
         assert facts._runs_here()

@@ -34,7 +34,7 @@ def test_every_stage_to_stdout_and_into_files(cli, model, tmp_path):
     assert str(model.parent) not in out
 
 
-def test_the_text_does_not_depend_on_the_hash_seed(cli, model):
+def test_text_does_not_depend_on_the_hash_seed(cli, model):
     words = ["compile", str(model), "--machine", "edge", "--dump", "all"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-m", "tuner", *words], env=env, capture_output=True, text=True, check=True)
@@ -80,7 +80,7 @@ def test_every_piece(cli, tmp_path):
     assert [f"piece {piece}: " in written["plan.txt"] for piece in pieces] == [True] * len(pieces)
 
 
-def test_a_plan_that_does_not_fit_is_shown_up_to_there(cli, model, plans, tmp_path):
+def test_unfit_plan_is_shown_up_to_its_fault(cli, model, plans, tmp_path):
     first = plans[0].segments[0]
     large = first.model_copy(update={"tilings": (first.tilings[0].model_copy(update={"tile_m": 1 << 16}),)})
     (tmp_path / "p.json").write_text(plans[0].model_copy(update={"segments": (large, *plans[0].segments[1:])}).to_json())

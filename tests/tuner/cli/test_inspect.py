@@ -115,7 +115,7 @@ def test_disasm_parses_back(cli, compiled, tmp_path):
     np.testing.assert_array_equal(parse((tmp_path / "text").read_text()), stream)
 
 
-def test_machines_shows_a_level_more_and_what_ddr_delivers(cli):
+def test_machines_prints_another_level_and_delivered_ddr(cli):
     code, out, _ = cli("machines", "edge:contention.half=0.5")
     assert code == 0
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())

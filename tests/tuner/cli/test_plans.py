@@ -125,7 +125,7 @@ def encoded(compiled: Compiled) -> list[bytes]:
     return [encode(piece.container) for piece in compiled.pieces]
 
 
-def test_a_bundle_of_a_run_and_of_its_file_are_one(cli, run_folder, tmp_path):
+def test_bundles_of_run_and_its_file_are_equal(cli, run_folder, tmp_path):
     of_run, of_file = tmp_path / "a", tmp_path / "b"
     code, out, err = cli("export", run_folder, "--bundle", of_run)
     assert (code, err) == (0, "")

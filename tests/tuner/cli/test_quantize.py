@@ -50,7 +50,7 @@ def test_what_was_made_is_told(cli, model, samples, tmp_path):
     assert "QuantizeLinear" in out
 
 
-def test_samples_are_asked_for_by_name_type_and_shape(cli, model, tmp_path):
+def test_samples_are_asked_by_name_type_and_shape(cli, model, tmp_path):
     code, _, err = cli("quantize", model, "--out", tmp_path / "q.onnx")
     assert code == 2
     assert "--data: missing; expected an .npz file with 'x' float32 [samples, 1, " in err

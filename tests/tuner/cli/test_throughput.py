@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.studies import Table
-from scripts.study_frames import rows_of, show
+from scripts.study_champions import rows_of_frames, show_frames
 from simulator.objective import frames_of
 from tests.tuning import FEW, save_small
 from tuner.driver import tune
@@ -55,10 +55,10 @@ def test_a_run_says_latency_beside_throughput(cli, tmp_path: Path) -> None:
 
 def test_the_study_counts_by_frame(tmp_path: Path) -> None:
     path = str(save_small("conv_chain", tmp_path))
-    rows = [*rows_of(path, "edge", 1, 0), *rows_of(path, "edge", 2, 0), *rows_of(path, "edge", 2, 3, FEW)]
+    rows = [*rows_of_frames(path, "edge", 1, 0), *rows_of_frames(path, "edge", 2, 0), *rows_of_frames(path, "edge", 2, 3, FEW)]
     for row in rows:
         assert row["cycles_per_frame"] * row["frames"] == row["cycles"] >= row["bound"]
-    table, said = show(rows[:6])
+    table, said = show_frames(rows[:6])
     assert isinstance(table, Table)
     assert isinstance(said, str)
     assert said.startswith("2 frames over one, geometric mean of cycles per frame: ")

@@ -19,6 +19,7 @@ from compiler.cost.level_conditions import condition_of, join_condition
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import naming
 from tuner.config import load_config
 from tuner.cost_model.boosted_trees import BoostedTrees
 from tuner.cost_model.interface import AtLevel, TrainingRows, predict_at
@@ -64,7 +65,7 @@ def test_learns_to_rank_an_unseen_workload() -> None:
     assert 0 < metrics.rows < model.trained_rows == 600
 
 
-def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() -> None:
+def test_used_model_has_all_rows_and_unbiased_judge() -> None:
     rows = synthetic()
     model = train_with_judge(BoostedTrees, rows, 1, PARAMS)
     back = held_out_rows(rows, 1, PARAMS.hold_out)
@@ -96,7 +97,7 @@ def test_one_model_knows_every_level_by_its_condition() -> None:
         assert (found == np.stack([severe, none, none], 1)[:rows_asked]).all()
 
 
-def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
+def test_trees_see_engine_shares_of_the_guess() -> None:
     """A segment that does twice as much in as many blocks: twice the guess, and the same shares."""
     once = np.full((1, len(FEATURES)), 1e7)
     twice = 2 * once
@@ -108,7 +109,7 @@ def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
 
 
 @pytest.mark.parametrize("level", [*EDGE.contention])
-def test_the_estimate_of_rows_is_that_of_the_level(level: str) -> None:
+def test_estimate_of_rows_is_that_of_their_level(level: str) -> None:
     raw = np.random.default_rng(5).uniform(0, 1e6, (40, len(FEATURES)))
     found = estimate_cycles(join_condition(scale_features(raw), condition_of(EDGE, DataType.float16, level)))
     np.testing.assert_allclose(found, 1 + expected_cycles(raw, EDGE.contention[level]), rtol=1e-4)
@@ -121,7 +122,7 @@ def test_noise_cannot_be_learnt() -> None:
     assert abs(result.metrics["slight"].spearman) < 0.3
 
 
-def test_hold_out_is_by_workload_and_stays_when_rows_arrive() -> None:
+def test_hold_out_is_by_workload_and_stays_fixed() -> None:
     rows = synthetic(400, groups=8)
     back = held_out_rows(rows, 5, 0.3)
     assert 0 < back.sum() < len(back)
@@ -134,7 +135,7 @@ def test_hold_out_is_by_workload_and_stays_when_rows_arrive() -> None:
     assert held_out_rows(first(rows, 2)._replace(groups=np.array(["a", "b"])), 0, 0.01).sum() == 1
 
 
-def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
+def test_metrics_of_perfect_reversed_and_constant_guesses() -> None:
     truth = np.arange(1, 101, dtype=np.float64)
     rows = TrainingRows(np.zeros((100, 1), np.float32), truth, np.array(["a"] * 100), np.array(["none"] * 100))
     perfect = evaluate_ranking(truth, rows)
@@ -205,7 +206,7 @@ def test_the_judge_keeps_the_better_model() -> None:
     assert worse.models == (more.candidate,)
 
 
-def test_a_model_that_a_run_began_with_is_judged_with_every_training() -> None:
+def test_initial_model_is_judged_with_every_training() -> None:
     """It comes back where what the run learnt later is worse; while it is in use it is compared once."""
     rows = synthetic(1200)
     prior = train_with_judge(BoostedTrees, rows, 1, PARAMS)
@@ -271,10 +272,10 @@ def test_a_file_that_was_changed_is_refused(saved: Path, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("what", ["features", "simulator", "columns"])
-def test_a_model_that_was_made_for_something_else_is_refused(saved: Path, what: str) -> None:
+def test_model_made_for_something_else_is_refused(saved: Path, what: str) -> None:
     facts = model_requirements()
     raw = saved.read_bytes().replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode())
-    with pytest.raises(BadInputError, match=f"^m.model: made for {what} other, this program has {facts[what]}; `tilefarm train"):
+    with pytest.raises(BadInputError, match=naming("m.model", f"{what} other", facts[what])):
         decode_model(raw, "m.model")
 
 
@@ -282,7 +283,7 @@ def test_a_model_that_was_made_for_something_else_is_refused(saved: Path, what: 
     ("name", "change", "stale"),
     [("cycles", {"unit": "ns"}, True), ("status", {"meaning": "as a board says"}, True), ("wall_s", {"unit": "ms"}, False)],
 )
-def test_only_what_a_model_reads_of_a_log_makes_it_unfit(
+def test_unread_columns_do_not_make_a_log_unfit(
     saved: Path, name: str, change: dict[str, str], stale: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that is new, and one that is another than before."""

@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small("residual_block", tmp_path_factory.mktemp("model"))
 
 
-def test_a_training_learns_from_the_durable_rows_below_its_commit(model: Path, tmp_path: Path) -> None:
+def test_training_learns_durable_rows_below_its_commit(model: Path, tmp_path: Path) -> None:
     """Features and cycles, bit by bit, of every segment that fits; read by anybody at the moment when it is handed out."""
     run, seen = tmp_path / "RUN", list[tuple[pd.DataFrame, Any]]()
     asked = Coordinator.next_training
@@ -97,7 +97,7 @@ NOISY = (*QUICK, "runner.repeats=1", "runner.finalists=1", "runner.readings=1", 
 
 
 @pytest.mark.parametrize("stops", [(150, 120), (220, 40, 60)])
-def test_a_noisy_run_that_was_stopped_is_explained_by_its_log(model: Path, tmp_path: Path, stops: tuple[int, ...]) -> None:
+def test_stopped_noisy_run_is_explained_by_its_log(model: Path, tmp_path: Path, stops: tuple[int, ...]) -> None:
     """Every reading differs; no published task is measured again; champions and models are those of the log's rows."""
     run, named = tmp_path / "RUN", f"{__name__}:never_the_same"
     READINGS.update(asked=Counter(), left=0)

@@ -15,6 +15,7 @@ from compiler.cost.level_conditions import CONDITIONS, condition_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import naming
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.config import load_config
@@ -57,7 +58,7 @@ def same(one: LoggedRows, two: LoggedRows) -> bool:
     return one[3:] == two[3:] and all(a.tobytes() == b.tobytes() for a, b in arrays)
 
 
-def test_it_reads_what_a_join_of_both_datasets_has(runs: tuple[Path, ...]) -> None:
+def test_rows_are_those_of_a_join_of_datasets(runs: tuple[Path, ...]) -> None:
     found = read_logged(runs[:1])
     log, tasks = read_log(runs[0]), read_tasks(runs[0])
     log = log[log["kind"].isin(["operator", "segment"]) & (log["status"] == "ok")]
@@ -94,7 +95,7 @@ def test_nothing_but_the_rows_counts(runs: tuple[Path, ...], tmp_path: Path) -> 
     np.testing.assert_array_equal(twice.rows.features, once.rows.features)
 
 
-def test_too_many_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> None:
+def test_excess_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> None:
     whole, some = read_logged(runs), read_logged(runs, limit=100)
     assert 90 < len(some.rows.cycles) <= 100
     assert some.beyond == len(whole.rows.cycles) + whole.rows.left_out - len(some.rows.cycles)
@@ -103,7 +104,7 @@ def test_too_many_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> N
 
 
 def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInputError, match=r"no run.json here; expected a folder that `tilefarm tune`"):
+    with pytest.raises(BadInputError, match=naming("run.json", "`tilefarm tune`")):
         read_logged([tmp_path])
     part = next((runs[0] / "log").glob("*[1-9].parquet"))
     shutil.copytree(runs[0], tmp_path / "damaged")
@@ -111,19 +112,19 @@ def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path,
     with pytest.raises(BadInputError, match=r"missing.*log repair"):
         read_logged([tmp_path / "damaged"])
     few = read_logged(runs[:1])
-    with pytest.raises(BadInputError, match="1 rows of 1 workloads; expected some hundred measured segments"):
+    with pytest.raises(BadInputError, match=naming("1 rows", "1 workloads")):
         model_of_runs(few._replace(rows=few.rows.some(np.array([0])), networks=few.networks[:1], kinds=few.kinds[:1]), FEW, 0)
     with monkeypatch.context() as patch:
         patch.setattr(simulator, "VERSION", "0.9")
-        with pytest.raises(BadInputError, match=r"run\d: measured by simulator \S+; expected runs of 0.9, as this program has"):
+        with pytest.raises(BadInputError, match=r"run\d: .*simulator \S+; .*0\.9"):
             read_logged(runs)
     with monkeypatch.context() as patch:
         patch.setattr(training_rows, "FEATURE_SET", "schedule-0")
-        with pytest.raises(BadInputError, match=r"has features schedule-\d+; expected runs with schedule-0, as this program has"):
+        with pytest.raises(BadInputError, match=r"schedule-\d+; .*schedule-0,"):
             read_logged(runs)
 
 
-def test_networks_are_ranked_by_models_that_have_not_seen_them(runs: tuple[Path, ...]) -> None:
+def test_networks_are_ranked_by_models_that_exclude_them(runs: tuple[Path, ...]) -> None:
     found = read_logged(runs[:2])
     fold, held_out = folds_of(found, 0)
     assert held_out == "networks"
@@ -138,7 +139,7 @@ def test_networks_are_ranked_by_models_that_have_not_seen_them(runs: tuple[Path,
     assert set(metrics["kind"]) == {"operator", "segment"}
 
 
-def test_a_model_ranks_networks_that_it_has_not_seen_better_than_the_estimate(learnt: LoggedRows) -> None:
+def test_model_ranks_unseen_networks_better_than_the_estimate(learnt: LoggedRows) -> None:
     """Of pairs of segments a tenth more in their right order, and more at every level; one that learnt nothing true does not."""
     settings = load_config(None, ["model.rounds=60"]).model
     assert folds_of(learnt, 0)[0].max() == 4, "each network is held out alone"
@@ -156,7 +157,7 @@ def test_a_model_ranks_networks_that_it_has_not_seen_better_than_the_estimate(le
     assert nothing.model.pair_accuracy < 0.1 + nothing.estimate.pair_accuracy
 
 
-def test_the_command_writes_the_same_bytes_and_a_card(runs: tuple[Path, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_the_same_bytes_and_a_card(runs: tuple[Path, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["train", *map(str, runs), "--set", "model.rounds=20"]
     assert main([*words, "--out", str(tmp_path / "a"), "--json"]) == 0
     assert main(["train", *map(str, reversed(runs)), "--set", "model.rounds=20", "--out", str(tmp_path / "b")]) == 0

@@ -59,7 +59,7 @@ def test_what_is_busy_is_so_while_it_lasts() -> None:
         assert nobody is None
 
 
-def test_a_window_reads_its_clocks_where_it_begins_and_ends(tmp_path: Path) -> None:
+def test_window_reads_its_clocks_at_both_ends(tmp_path: Path) -> None:
     config = load_config(None, FEW)
     spec = bench_farm.specification(bench_farm.network(str(save_small("conv_chain", tmp_path)), "edge"), config, 0)
     read: list[float] = []

@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small("conv_chain", tmp_path_factory.mktemp("model"))
 
 
-def test_the_simulator_by_way_of_bytes_finds_what_the_simulator_finds(model: Path, tmp_path: Path) -> None:
+def test_simulator_by_bytes_finds_the_simulators_programs(model: Path, tmp_path: Path) -> None:
     built_in = quick(model, tmp_path / "a", 16, *FEW)
     board = quick(model, tmp_path / "b", 16, *FEW, runner=SIMULATED)
     assert built_in.runner is None
@@ -114,7 +114,7 @@ def stutters(program: Encoded, level: str) -> Reading:
 STUTTERED: list[str] = []
 
 
-def test_a_reading_that_fails_once_is_no_failure_of_its_task(model: Path, tmp_path: Path) -> None:
+def test_single_failed_reading_is_no_task_failure(model: Path, tmp_path: Path) -> None:
     summary = quick(model, tmp_path / "run", 4, *FEW, "runner.tries=2", runner=f"{__name__}:stutters")
     assert set(read_log(tmp_path / "run")["status"]) == {"ok"}
     assert summary.failures == {}
@@ -180,7 +180,7 @@ def test_finals_go_on_where_they_were_interrupted(model: Path, tmp_path: Path, c
     assert LEAVES["readings"].total() - readings <= len(rows[0][1]), "nothing of search and finals is asked again"
 
 
-def test_a_noisy_search_that_goes_on_keeps_the_first_reading_of_a_task(model: Path, tmp_path: Path) -> None:
+def test_resumed_noisy_search_keeps_first_readings_of_tasks(model: Path, tmp_path: Path) -> None:
     """What the budget cut off is measured again with other noise, and then perhaps something else."""
     run = tmp_path / "run"
     LEAVES.update(readings=Counter(), left=0, file=run / "checkpoint")
@@ -216,7 +216,7 @@ def goes_away(program: Encoded, level: str) -> Reading:
     return simulated(program, level) if program.kind == "program" else Reading(None, "crash", "the board is gone")
 
 
-def test_a_board_that_goes_away_leaves_nothing_to_learn(model: Path, tmp_path: Path) -> None:
+def test_vanished_board_leaves_nothing_to_learn(model: Path, tmp_path: Path) -> None:
     settings = ("segments.measured=16", "segments.candidates=32", "model.min_rows=10", "runner.finalists=1")
     quick(model, tmp_path / "run", 12, *settings, runner=f"{__name__}:goes_away")
     log = read_log(tmp_path / "run").drop_duplicates("seq")
@@ -229,7 +229,7 @@ def silent(program: Encoded, level: str) -> Reading:
     return Reading(None, "timeout", "no end within 10 s")
 
 
-def test_a_board_that_never_answers_ends_the_run_at_once(model: Path, tmp_path: Path) -> None:
+def test_unresponsive_board_ends_the_run_at_once(model: Path, tmp_path: Path) -> None:
     said = re.escape(f"--runner {__name__}:silent: the first program could not be measured: timeout: no end within 10 s")
     with pytest.raises(BadInputError, match=said):
         quick(model, tmp_path / "run", 3, runner=f"{__name__}:silent")
@@ -274,7 +274,7 @@ def test_pieces_that_compute_the_same_share_a_verdict(tmp_path: Path) -> None:
     assert len({finalist.search for finalist in board.runner.finalists}) == len({piece.search for piece in board.pieces})
 
 
-def test_a_plan_is_taken_over_to_a_piece_with_other_names(model: Path) -> None:
+def test_plan_is_taken_over_to_renamed_piece(model: Path) -> None:
     opened = lower_model(ModelSpec(model, load_machine("edge"), DataType.float16))
     (target_graph,) = opened.target_graphs
     plan = default_plan(target_graph)

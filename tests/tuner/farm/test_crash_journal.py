@@ -36,7 +36,7 @@ def ended_at(folder: Path, request: Request) -> None:
     attempts.at(request).__enter__()
 
 
-def test_the_second_end_at_a_request_makes_it_a_culprit(tmp_path: Path) -> None:
+def test_second_end_at_a_request_is_its_fault(tmp_path: Path) -> None:
     for request in (REQUEST, OTHER, REQUEST):
         assert Attempts(LocalPath(tmp_path), REAL.clock, 60.0).failing == ()
         ended_at(tmp_path, request)
@@ -47,14 +47,14 @@ def test_the_second_end_at_a_request_makes_it_a_culprit(tmp_path: Path) -> None:
     assert culprit == ("crash", "the worker process died", 1)
 
 
-def test_what_an_interrupt_ends_in_time_is_innocent_and_later_it_hangs(tmp_path: Path) -> None:
+def test_interrupted_request_is_innocent_until_it_hangs(tmp_path: Path) -> None:
     for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(REQUEST, ("timeout", INTERRUPTED, 1))])):
         with suppress(KeyboardInterrupt), Attempts(LocalPath(tmp_path), REAL.clock, timeout_s).at(REQUEST):
             raise KeyboardInterrupt
         assert list(Attempts(LocalPath(tmp_path), REAL.clock, timeout_s).failing) == found
 
 
-def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) -> None:
+def test_half_lines_and_old_genes_accuse_nobody(tmp_path: Path) -> None:
     ended_at(tmp_path, REQUEST)
     path = tmp_path / "attempts.jsonl"
     whole = path.read_bytes()
@@ -97,9 +97,7 @@ def killed_by_it(model: Path, run: Path, *options: str) -> subprocess.CompletedP
     )
 
 
-def test_a_task_that_kills_the_process_twice_is_logged_as_a_crash_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_that_crashes_twice_is_logged_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one where the same task raises."""
     model = save_small("residual_block", tmp_path)
     told, killed = tmp_path / "told", tmp_path / "killed"

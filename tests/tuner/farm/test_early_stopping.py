@@ -73,7 +73,7 @@ class Reached:
         self.reached = True
 
 
-def test_nothing_behind_the_plateau_is_committed_when_the_time_is_up() -> None:
+def test_plateau_and_deadline_commit_nothing_more() -> None:
     late = Late()
     conductor = Coordinator(late, EpochSchedule([b""] * 4), late, None, plateau=Reached())  # type: ignore[arg-type]
     conductor.begin(())

@@ -117,7 +117,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(("harm", "status"), [pytest.param("exit", "crash", marks=pytest.mark.slow), ("stop", "timeout")])
-def test_the_item_at_fault_is_found_and_the_rest_goes_on(
+def test_faulty_item_is_isolated_and_others_continue(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor_pool, "SILENCE_S", 3.0)
@@ -137,7 +137,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
 
 @pytest.mark.slow  # by default in simulation
 @pytest.mark.usefixtures("local_ray")
-def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_job_with_progress_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_pool, "SILENCE_S", 5.0)
     monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     said = list[str]()

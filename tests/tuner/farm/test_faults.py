@@ -61,7 +61,7 @@ def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
 
 
-def test_a_full_disk_is_said_and_the_log_stays_readable(model: Path, whole: Path, tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_log_readable(model: Path, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [word for text in QUICK for word in ("--set", text)]
     command = [sys.executable, "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
@@ -92,7 +92,7 @@ def begun(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("locked", ["", "log", "checkpoint"])
-def test_a_folder_that_is_read_only_is_said_and_the_log_stays_readable(model: Path, begun: Path, tmp_path: Path, locked: str) -> None:
+def test_unwritable_folder_is_reported_and_the_log_readable(model: Path, begun: Path, tmp_path: Path, locked: str) -> None:
     run = tmp_path / "run"
     shutil.copytree(begun, run)
     before = pd.read_parquet(run / "log")
@@ -132,7 +132,7 @@ with RunLog(LocalPath(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tiny
 """
 
 
-def test_logs_are_readable_while_three_write_and_one_is_killed(tmp_path: Path) -> None:
+def test_logs_are_readable_among_writers_and_a_kill(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     names = ["a", "b", "c"]
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / name), name], env=environment) for name in names]

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.config import load_config
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_predicts_from_the_first_segments_on_and_is_the_one_to_beat(folder: Path) -> None:
+def test_initial_model_predicts_at_once_and_is_baseline(folder: Path) -> None:
     model, run = folder / "conv_chain.onnx", folder / "RUN"
     quick(model, run, 32, PLAIN, prior=folder / "m.model")
     kept = load_trained(folder / "m.model")
@@ -59,17 +60,17 @@ def test_a_run_that_is_resumed_uses_its_copy(folder: Path, tmp_path: Path) -> No
     with pytest.raises(BadInputError, match=r"--model \S+own.model: cannot be read"):
         quick(model, tmp_path / "parts", 28, PLAIN, resume=True, prior=own)
     assert main(["train", str(tmp_path / "whole"), "--out", str(own), "--set", "model.rounds=20", "--quiet"]) == 0
-    with pytest.raises(BadInputError, match=r"own.model: \w{8}; \S+parts began with \w{8}; leave --model out"):
+    with pytest.raises(BadInputError, match=r"own\.model: \w{8}; \S+parts .*\w{8}; .*--model"):
         quick(model, tmp_path / "parts", 28, PLAIN, resume=True, prior=own)
 
 
 def test_what_does_not_go_together(folder: Path, tmp_path: Path) -> None:
     model, prior = folder / "conv_chain.onnx", folder / "m.model"
-    with pytest.raises(BadInputError, match=r"--model: use.cost_model is false; expected true"):
+    with pytest.raises(BadInputError, match=naming("--model", "use.cost_model", "false")):
         quick(model, tmp_path / "a", 8, "use.cost_model=false", prior=prior)
-    with pytest.raises(BadInputError, match=r"trained by boosted_trees, and model.name is linear:Linear; expected the same"):
+    with pytest.raises(BadInputError, match=naming("boosted_trees", "model.name", "linear:Linear")):
         quick(model, tmp_path / "a", 8, PLAIN, "model.name=linear:Linear", prior=prior)
-    with pytest.raises(BadInputError, match=r"conv_chain.onnx: not a cost model of this version; expected a file of `tilefarm train`"):
+    with pytest.raises(BadInputError, match=naming("conv_chain.onnx", "`tilefarm train`")):
         quick(model, tmp_path / "a", 8, PLAIN, prior=model)
     assert not (tmp_path / "a").exists()
 
@@ -84,7 +85,7 @@ def test_the_packaged_model_is_for_this_program() -> None:
     assert all(name.startswith("drawn") for name in card["saw"]["networks"]), "named networks are for judging"
 
 
-def test_a_run_begins_with_the_packaged_model_unless_told_otherwise(folder: Path, tmp_path: Path) -> None:
+def test_run_begins_with_packaged_model_by_default(folder: Path, tmp_path: Path) -> None:
     data, kept = packaged_model()
     model = folder / "conv_chain.onnx"
     quick(model, tmp_path / "own", 24, *PACKAGED)
@@ -99,7 +100,7 @@ def test_a_run_begins_with_the_packaged_model_unless_told_otherwise(folder: Path
     assert read_log(tmp_path / "none", ("model_version",))["model_version"].isna().all()
 
 
-def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Path, tmp_path: Path) -> None:
+def test_resumed_run_uses_its_own_copy_of_model(folder: Path, tmp_path: Path) -> None:
     model, other = folder / "conv_chain.onnx", (folder / "m.model").read_bytes()
     quick(model, tmp_path / "whole", 24, *PACKAGED)
     quick(model, tmp_path / "parts", 8, *PACKAGED)
@@ -109,9 +110,7 @@ def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Pa
 
 
 @pytest.mark.parametrize("what", ["features", "simulator", "columns"])
-def test_a_packaged_model_for_something_else_is_one_line(
-    folder: Path, tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_packaged_model_for_something_else_is_one_line(folder: Path, tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]) -> None:
     data, facts = packaged_model()[0], model_requirements()
     changed = compress_model(data.replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode()))
     (tmp_path / FILE).write_bytes(changed)

@@ -87,7 +87,7 @@ def test_it_is_measured_to_the_letter(net: Path, odd: Path, tmp_path: Path, caps
     assert all(segment in contents for segment in mine), "its segments are in the table"
 
 
-def test_a_search_goes_on_from_it_and_is_resumed_without_it(net: Path, odd: Path, tmp_path: Path) -> None:
+def test_search_continues_an_initial_plan_and_resumes_without(net: Path, odd: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone.json"
     gone.write_bytes(odd.read_bytes())
     whole = quick(net, tmp_path / "whole", 16, seed=7, start=(odd, gone))
@@ -129,7 +129,7 @@ def test_a_wrong_plan_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plan_that_does_not_fit_is_refused_as_compile_does(net: Path, odd: Path, tmp_path: Path) -> None:
+def test_unfit_plan_is_refused_as_by_compile(net: Path, odd: Path, tmp_path: Path) -> None:
     def huge(raw: dict[str, Any]) -> None:
         tiling = next(t for segment in raw["segments"] for t in segment["tilings"] if t["kind"] == "conv")
         tiling["tile_m"] = 1 << 20
@@ -151,7 +151,7 @@ def test_a_plan_in_another_order_says_so(net: Path, odd: Path, tmp_path: Path) -
     assert "search.order" in refused[0]
 
 
-def test_where_all_else_is_spread_over_all_cores_it_stays_on_its_own(net: Path, tmp_path: Path) -> None:
+def test_initial_plan_keeps_its_cores_where_others_spread(net: Path, tmp_path: Path) -> None:
     machine = "edge:cores=2"
     target_graph = ordered(lower_model(ModelSpec(net, load_machine(machine), DataType.float16)).target_graph, "depth")
     segment = decode(target_graph, Gene(0, len(target_graph.operators), 2))

@@ -61,7 +61,7 @@ def test_in_this_process() -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_on_actors_as_here_but_for_what_ends_its_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_actors_equal_this_process_but_for_its_deaths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An item whose process is killed once is tried again; one that kills it twice is an error."""
     items = [*range(8), BAD, DIES, *range(8)]
     with on_ray(partial(squares, str(tmp_path / "died")), 2) as each:

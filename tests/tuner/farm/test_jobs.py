@@ -128,7 +128,7 @@ def test_columns_come_back_as_they_were() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_damage_to_columns_is_an_error_or_other_columns(data: st.DataObject) -> None:
+def test_damage_to_columns_is_an_error_or_visible(data: st.DataObject) -> None:
     """Never a crash of the process, whatever the bytes say of their lengths."""
     raw = bytearray(pa.record_batch([[[1, 2, 3]], [["x", "yz"]]], NUMBERS).serialize().to_pybytes())
     for _ in range(3):
@@ -138,7 +138,7 @@ def test_damage_to_columns_is_an_error_or_other_columns(data: st.DataObject) -> 
         _ = found["a"], found.arrow("b").to_pylist
 
 
-def test_genomes_and_keys_have_the_same_names_in_every_process() -> None:
+def test_genomes_and_keys_are_named_alike_everywhere() -> None:
     """Python salts the hashes of texts, not of numbers: a name that changed would be a program measured twice after a resume, and a segment
     that two islands look for."""
     code = """
@@ -336,7 +336,7 @@ def course() -> Course:
     return Course(spec())
 
 
-def test_a_job_gives_the_same_in_a_new_job_runner_and_after_any_other(course: Course) -> None:
+def test_job_is_the_same_in_any_job_runner(course: Course) -> None:
     other = build_job_runner(course.spec)
     for job, result in [course.done[-1], course.done[5], course.done[8]]:  # backwards too: it begins again
         assert parts(other.work(job, course.broadcast.update(job, (other.known.version, 0)))) == parts(result)
@@ -345,7 +345,7 @@ def test_a_job_gives_the_same_in_a_new_job_runner_and_after_any_other(course: Co
     assert parts(fresh.work(job, course.broadcast.update(job, (0, 0)))) == parts(result)
 
 
-def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so(course: Course) -> None:
+def test_announcing_job_is_equal_and_tries_nothing_early(course: Course) -> None:
     worker, job, result = JobWorker(course.spec), *course.done[-1]
     update, said = course.broadcast.update(job, (0, 0)), list[Request]()
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.tuning import QUICK, assert_equal_runs, quick, save_small
 from tuner.config import load_config
 from tuner.farm.measurement_budget import Spending
@@ -39,7 +40,7 @@ def spending(measurements: int, *settings: str, searches: int = 1) -> Spending:
 
 
 @pytest.mark.parametrize("searches", [1, 3])
-def test_no_more_is_spent_than_was_given_and_more_never_takes_away(searches: int) -> None:
+def test_spending_is_within_budget_and_monotonic(searches: int) -> None:
     before = [0] * searches
     for measurements in (*range(300, 1500, 37), 4_000, 40_000, 1_000_000):
         found = spending(measurements, "runner.repeats=2", searches=searches)
@@ -51,7 +52,7 @@ def test_no_more_is_spent_than_was_given_and_more_never_takes_away(searches: int
         before = limits
 
 
-def test_the_finals_have_fewer_finalists_where_there_is_less_to_spend() -> None:
+def test_smaller_budget_has_fewer_finalists() -> None:
     assert [spending(count).finalists for count in (100, 800, 1600, 4000, 100_000)] == [1, 1, 2, 4, 4]
     assert spending(1_000_000).finals == (4 * LEVELS + 1) * LEVELS * 400, "no more than they could take"
     simulator = Spending.of(load_config(None, ("budget.candidates=null", "budget.measurements=1000")), LEVELS, 1)
@@ -73,7 +74,7 @@ def test_too_few(measurements: int, searches: int, text: str) -> None:
 
 
 def test_too_few_for_the_first_program() -> None:
-    with pytest.raises(BadInputError, match="72 are left beside the finals, and a program at all levels takes 150"):
+    with pytest.raises(BadInputError, match=naming(72, 150)):
         spending(96, "runner.repeats=50").limits([1], 1)
 
 
@@ -126,7 +127,7 @@ def readings(run: Path) -> int:
     return int(read_log(run)["readings"].sum())
 
 
-def test_a_run_that_goes_on_with_more_is_the_run_that_had_it_all(model: Path, tmp_path: Path) -> None:
+def test_extended_run_equals_one_with_whole_budget(model: Path, tmp_path: Path) -> None:
     first = measured(model, tmp_path / "A", 300)
     assert 300 - LEVELS < readings(tmp_path / "A") <= 300
     assert (first.budget.kind, first.budget.requested, first.budget.used) == ("measurements", 300, readings(tmp_path / "A"))
@@ -159,7 +160,7 @@ def test_what_is_counted_is_what_the_board_read(model: Path, tmp_path: Path) -> 
     assert set(log["readings"]) <= {0, 2}
 
 
-def test_a_board_that_drifts_is_said_and_its_rows_are_flagged(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drifting_board_is_reported_and_rows_are_flagged(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     READ.update(asked=Counter(), slower=1.08, name="b1")
     READ["from"] = 330
     measured(model, tmp_path / "RUN", 800, runner=NAMED, quiet=False)
@@ -174,7 +175,7 @@ def test_a_board_that_drifts_is_said_and_its_rows_are_flagged(model: Path, tmp_p
     assert said.count("rows are flagged (drifted)") == 1
     assert "board b1: its canary takes" in said
     READ["name"] = "b2"
-    with pytest.raises(BadInputError, match="board b2: this run has measurements of b1; go on there, or give another --out"):
+    with pytest.raises(BadInputError, match=naming("board b2", "b1", "--out")):
         measured(model, tmp_path / "RUN", 1600, runner=NAMED, resume=True)
     state = read_json(tmp_path / "RUN" / "checkpoint" / "state.json")["state"]
     assert set(read_log(tmp_path / "RUN")["board"]) == {"b1"}

@@ -203,9 +203,7 @@ def test_every_outcome_is_written_down(target_graph: TargetGraph, bench: Bench, 
     assert features.loc[measurements[1].task].isna().all()
 
 
-def test_predictions_are_logged_with_their_model_if_there_was_one(
-    target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path
-) -> None:
+def test_predictions_are_logged_with_their_model_if_any(target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     book = ledger(log, RunBudget(candidates=9))
     measure, first = bench.session()
     measure([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
@@ -265,7 +263,7 @@ def test_champions_are_the_fastest_of_every_level(target_graph: TargetGraph, ben
     assert again.best[0].genome == champions.best[0].genome  # type: ignore[union-attr]
 
 
-def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(target_graph: TargetGraph, bench: Bench, log: RunLog) -> None:
+def test_passed_deadline_ends_after_the_first_program(target_graph: TargetGraph, bench: Bench, log: RunLog) -> None:
     book = ledger(log, RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     assert not book.spent
     book.commit(several(target_graph, bench, 1), 1)
@@ -310,7 +308,7 @@ def test_what_lay_ahead_counts_and_has_rows_once(target_graph: TargetGraph, benc
     assert once["task"].is_unique
 
 
-def test_rows_of_an_earlier_session_are_not_written_again(target_graph: TargetGraph, bench: Bench, tmp_path: Path) -> None:
+def test_rows_of_earlier_sessions_are_not_rewritten(target_graph: TargetGraph, bench: Bench, tmp_path: Path) -> None:
     for blocks in ((1, 2), (1, 2, 3)):
         with RunLog(LocalPath(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
             ledger(log, RunBudget(candidates=9)).commit(several(target_graph, bench, *blocks), 1)
@@ -325,9 +323,7 @@ def test_row_ids_are_those_of_single_rows() -> None:
     assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == expected
 
 
-def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(
-    target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path
-) -> None:
+def test_gene_of_equal_plan_is_not_logged_again(target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     session, heard = bench.session()
     one, twin = Gene(0, 1), Gene(0, 1, choices=(0,))
     assert len({measurement.task for measurement in session([segment(one), segment(twin), program(target_graph)])}) == 2

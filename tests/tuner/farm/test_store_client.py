@@ -140,7 +140,7 @@ def test_packs_are_put_while_a_run_goes_on(model: Path, alone: Path, tmp_path: P
 # what goes wrong
 
 
-def test_a_killed_driver_adds_the_rest_when_it_goes_on(model: Path, alone: Path, tmp_path: Path) -> None:
+def test_killed_driver_adds_remaining_readings_when_resumed(model: Path, alone: Path, tmp_path: Path) -> None:
     run, store = tmp_path / "run", tmp_path / "store"
     for resume in (False, True):
         driver = Driver(model, run, N, resume, options=("--backend", "serial", "--store", str(store), *SET))
@@ -169,7 +169,7 @@ def poisoned(root: Path) -> str:
 
 
 @pytest.mark.parametrize("backend", ["serial", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_pack_that_is_not_right_is_found_out_and_dropped(
+def test_wrong_pack_is_detected_and_dropped(
     model: Path, alone: Path, filled: Path, tmp_path: Path, backend: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if backend == "ray":
@@ -195,7 +195,7 @@ def test_a_pack_that_is_not_right_is_found_out_and_dropped(
     assert pack not in str(list((tmp_path / "store").rglob("*")))
 
 
-def test_damaged_packs_are_a_line_each_and_the_run_is_the_same(
+def test_damaged_packs_are_reported_and_change_no_run(
     model: Path, alone: Path, filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(filled, tmp_path / "store")
@@ -219,9 +219,7 @@ def test_damaged_packs_are_a_line_each_and_the_run_is_the_same(
         ),
     ],
 )
-def test_a_store_that_cannot_be_reached_is_one_line(
-    model: Path, tmp_path: Path, url: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreachable_store_is_one_line(model: Path, tmp_path: Path, url: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     where = url.replace("FILE", str(tmp_path / "file"))
     command = [
@@ -278,7 +276,7 @@ class Board:
         return Reading(round(cycles * np.random.default_rng().uniform(0.99, 1.01)))
 
 
-def test_readings_of_a_board_are_for_the_same_board(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_board_readings_are_for_the_same_board(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ("segments.measured=4", "segments.candidates=8", "runner.finalists=1", "runner.readings=5", NO_MODEL)
     values: dict[str, Any] = {"runner": f"{__name__}:Board", "store": str(tmp_path / "store")}
     shares = []

@@ -59,7 +59,7 @@ def again(slot: int, old: int, new: int) -> list[Action]:
     return [Kill(old), StartActor(slot, new)]
 
 
-def test_an_actor_that_dies_while_it_starts_is_tried_again_and_the_others_go_on() -> None:
+def test_actor_dying_at_start_is_retried_without_delay() -> None:
     play = Play(2, built=False)
     assert play(Built(1, "host:1")) == []
     assert play(Lost(0, "why")) == again(0, 0, 2)
@@ -76,7 +76,7 @@ def test_an_actor_that_dies_while_it_starts_is_tried_again_and_the_others_go_on(
     assert str(give_up.error) == "worker 1 died 3 times while it started: why"
 
 
-def test_actors_that_wait_for_room_hold_up_nobody_and_it_is_said() -> None:
+def test_actors_waiting_for_room_are_reported_without_delay() -> None:
     play = Play(2)
     play(Lost(0, "why", outside=True))
     assert play.after(PATIENCE_S - 0.1) == []
@@ -97,7 +97,7 @@ def test_what_raised_ends_the_run() -> None:
     assert Play(1, built=False)(Raised(0, BUILDING, error)) == [GiveUp(error)]
 
 
-def test_two_lie_with_an_actor_the_idle_come_first_and_homes_are_a_preference() -> None:
+def test_two_jobs_per_actor_idle_first_homes_preferred() -> None:
     play = Play(2)
     assert play.submit(0, home=1) == [send(1, 0)]
     assert play.submit(1, home=1) == [send(0, 1)], "who is free takes what is due"
@@ -113,7 +113,7 @@ def test_two_lie_with_an_actor_the_idle_come_first_and_homes_are_a_preference() 
     assert training.submit(2) == [], "nothing lies behind what takes long"
 
 
-def test_near_the_end_nothing_is_put_behind_what_may_take_until_then() -> None:
+def test_near_the_end_no_job_waits_behind_another() -> None:
     play = Play(1)
     play.submit(0)
     play.now_s = 3.0
@@ -125,7 +125,7 @@ def test_near_the_end_nothing_is_put_behind_what_may_take_until_then() -> None:
     assert play(Done(0, 2, b"")) == [Deliver(2, b""), send(0, 3)]
 
 
-def test_the_item_at_fault_is_announced_tried_alone_elsewhere_and_blamed() -> None:
+def test_faulty_item_is_announced_retried_alone_and_blamed() -> None:
     play = Play(3)
     assert play.submit(0, 1, 2, 3) == [send(0, 0), send(1, 1), send(2, 2), send(0, 3)]
     line = SayLine("w0@host:0 died; what it did is done again item by item")
@@ -155,7 +155,7 @@ def test_what_does_no_harm_alone_is_not_blamed() -> None:
     assert play(Done(2, 0, b"done")) == [Deliver(0, b"done")]
 
 
-def test_a_word_that_comes_twice_is_not_taken_for_one_of_the_same_job_sent_again() -> None:
+def test_repeated_message_is_not_of_a_resent_job() -> None:
     machine = Supervision(1, ITEM_S)
     machine.begin(0.0)
     machine.heard(Built(0, "host:0"), 0.0)
@@ -214,7 +214,7 @@ def test_silence() -> None:
     assert play.after(ITEM_S + 0.1)[-2:] == [Blame(b"a", "timeout", "no answer within 8 s", 1), send(4, 0, announces=True, slot=0)]
 
 
-def test_what_is_one_item_is_tried_elsewhere_so_often() -> None:
+def test_single_item_is_retried_elsewhere_a_few_times() -> None:
     play = Play(2)
     play.submit(0, kind=TRAINING)
     assert play(Lost(0, "a"))[-1] == send(1, 0)
@@ -236,7 +236,7 @@ def late(play: Play) -> None:
     play(Done(0, 100, b""))
 
 
-def test_who_has_nothing_to_do_repeats_what_somebody_is_late_with() -> None:
+def test_idle_actor_repeats_overdue_work() -> None:
     play = Play(2)
     late(play)
     play.submit(0, 1, 2)
@@ -261,7 +261,7 @@ def paced(play: Play, *paces_s: float) -> None:
         play(Done(slot, 100 + slot, b""))
 
 
-def test_who_is_slow_leaves_alone_what_faster_ones_will_have_done_before() -> None:
+def test_slow_actor_leaves_work_that_faster_ones_finish() -> None:
     play = Play(2)
     paced(play, 0.55, 0.1)
     assert play.submit(0, 1, 2, 3, 4, home=0) == [send(1, 0), send(1, 1)]
@@ -269,7 +269,7 @@ def test_who_is_slow_leaves_alone_what_faster_ones_will_have_done_before() -> No
     assert play.submit(6, home=0) == [], "nothing is put behind what is slow"
 
 
-def test_who_is_fast_and_idle_does_again_what_would_take_much_longer() -> None:
+def test_fast_idle_actor_repeats_much_longer_work() -> None:
     play = Play(2)
     paced(play, 0.55, 0.1)
     play.submit(0, 1, 2, 3, 4, 5, home=0)
@@ -281,7 +281,7 @@ def test_who_is_fast_and_idle_does_again_what_would_take_much_longer() -> None:
     assert play(Done(0, 5, b"second")) == []
 
 
-def test_one_that_hangs_takes_its_helper_along_but_is_found_sooner() -> None:
+def test_hanging_job_takes_its_helper_but_shows_sooner() -> None:
     play = Play(3)
     late(play)
     play.submit(0)
@@ -294,7 +294,7 @@ def test_one_that_hangs_takes_its_helper_along_but_is_found_sooner() -> None:
     assert play.after(60.0) == [*again(0, 0, 4), send(2, 0, item=b"a")]
 
 
-def test_a_job_that_nobody_survives_though_no_item_of_it_does_harm_ends_the_run() -> None:
+def test_job_without_survivors_or_culprit_ends_the_run() -> None:
     play = Play(1)
     play.submit(0)
     for actor in range(LOST_MAX):
@@ -432,7 +432,7 @@ class World:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 12), st.sampled_from([0.0, 0.02, 0.1]))
-def test_every_job_is_done_once_and_only_what_does_harm_is_blamed(seed: int, slots: int, jobs: int, chance: float) -> None:
+def test_jobs_are_done_once_and_harmful_ones_blamed(seed: int, slots: int, jobs: int, chance: float) -> None:
     rng = random.Random(seed)
     harm = {item for item in range(6) if rng.random() < 0.3}
     names = [b"%s %d %s" % (FATAL if item in harm else b"good", item, b"stops" if rng.random() < 0.3 else b"kills") for item in range(6)]

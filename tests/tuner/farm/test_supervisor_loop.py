@@ -72,7 +72,7 @@ class Client:
         raise AssertionError(blame)
 
 
-def test_a_driver_that_was_away_hears_before_it_judges() -> None:
+def test_returning_driver_listens_before_it_judges() -> None:
     actors, clock, client, said = Scripted(), Clock(), Client(), list[str]()
     crew = SupervisorLoop(actors, clock, client, said.append, 8.0)
     crew.turn(1.0)

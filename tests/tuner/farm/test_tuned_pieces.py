@@ -21,6 +21,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
+from tests.messages import naming
 from tests.models import Builder
 from tests.piece_models import IN_PIECES, WIDTH, piece_model
 from tests.tuning import quick
@@ -55,7 +56,7 @@ def stock(path: Path, feeds: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_values_are_those_of_the_model_as_it_was(name: str, tmp_path: Path) -> None:
+def test_values_are_those_of_the_original_model(name: str, tmp_path: Path) -> None:
     """Of the containers, of the file's bodies on stock onnxruntime, and of the model, all the same."""
     out = compiled(name, tmp_path)
     onnx.checker.check_model(onnx.load(out), full_check=True)
@@ -94,7 +95,7 @@ def test_each_piece_is_checked_on_its_own(tmp_path: Path) -> None:
         InferenceSession(tmp_path / "swapped.onnx")
     del nodes[1].attribute[1]
     onnx.save(model, tmp_path / "less.onnx")
-    with pytest.raises(BadInputError, match="3 compiled nodes, it holds 2 containers"):
+    with pytest.raises(BadInputError, match=naming("3 compiled nodes", "2 containers")):
         InferenceSession(tmp_path / "less.onnx")
 
 
@@ -104,20 +105,20 @@ def test_a_plan_says_which_segments_are_whose(tmp_path: Path) -> None:
     assert [(piece.name, piece.segments) for piece in plan.pieces] == [("Partition0", 1), ("Partition1", 2), ("Partition2", 1)]
     assert parse_plan(plan.to_json()) == plan
     assert [plan.piece(k).segments for k in range(3)] == [plan.segments[:1], plan.segments[1:3], plan.segments[3:]]
-    with pytest.raises(BadInputError, match="pieces: they have 4 segments, the plan has 3"):
+    with pytest.raises(BadInputError, match=naming("pieces", "4 segments", 3)):
         parse_plan(plan.model_copy(update={"segments": plan.segments[1:]}).to_json())
-    with pytest.raises(BadInputError, match="p: a plan of Partition0; chain runs in Partition0, Partition1, Partition2"):
+    with pytest.raises(BadInputError, match=naming("p", "Partition0, Partition1, Partition2", "chain")):
         measure(opened, {"none": plan.piece(0)}, {"none": "p"})
-    with pytest.raises(UnsupportedError, match="chain: runs in 3 pieces, and a model in one is expected here"):
+    with pytest.raises(UnsupportedError, match=naming("chain", "3 pieces")):
         _ = opened.target_graph
 
 
-def test_a_plan_of_one_piece_is_written_as_before() -> None:
+def test_plan_of_one_piece_is_written_unchanged() -> None:
     plan = Plan(model="m", machine="n", dtype="float16", segments=())
     assert "pieces" not in json.loads(plan.to_json())
 
 
-def test_a_piece_that_does_not_fit_stays_with_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_piece_that_does_not_fit_stays_on_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1024 channels of three rows and three columns are 18 KB."""
     b = Builder(np.random.default_rng(0), (1, WIDTH, 14, 14))
     wide = b.conv(b.node("Sin", [b.conv("x", WIDTH)]), 1024, (1, 1), pads=(0,) * 4)
@@ -179,7 +180,7 @@ def test_a_run_has_one_search_for_each_piece(tuned: Path) -> None:
     assert now.programs == 18
 
 
-def test_a_run_that_is_resumed_with_more_is_one_with_more(tuned: Path, tmp_path: Path) -> None:
+def test_extended_run_equals_a_longer_one(tuned: Path, tmp_path: Path) -> None:
     model = tuned / "chain.onnx"
     quick(model, tmp_path / "RUN", 9)
     quick(model, tmp_path / "RUN", 18, resume=True)
@@ -245,7 +246,7 @@ def test_every_command_takes_it(tuned: Path, tmp_path: Path, capsys: pytest.Capt
     assert events["otherData"]["cycles"] == cycles
 
 
-def test_the_budget_is_dealt_by_work_and_never_taken_back() -> None:
+def test_budget_is_dealt_by_work_and_never_withdrawn() -> None:
     weights = [50, 30, 15, 1]
     before = share_budget(4, weights)
     assert before == [1, 1, 1, 1] == share_budget(0, weights)

@@ -18,6 +18,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import mentions
 from tests.models import Builder
 from tests.rows import write_part
 from tests.tuning import assert_equal_runs, quick, sorted_log
@@ -135,8 +136,8 @@ def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: P
     said = list(found.sources[0].lines())
     assert len(said) == 1 + sum(count > 0 for count in out.values())
     name = found.sources[0].run
-    assert f"{name}: left out 3 of another simulator than {simulator.VERSION}" in said
-    assert f"{name}: left out 2 of another runner" in said
+    assert mentions(said, f"{name}: left out 3", simulator.VERSION)
+    assert mentions(said, f"{name}: left out 2", "runner")
     assert f"{name}: left out 4 poisoned" in said
 
 
@@ -205,7 +206,7 @@ def test_a_run_begins_without_what_is_not_usable(
     summary = quick(short, tmp_path / "warm", 4, *few, seed=7, warm_start=(old,), quiet=False, **options)
     quick(short, tmp_path / "cold", 4, *few, seed=7, **options)
     name, what = read_json(old / "run.json")["run"], "another simulator than" if column == "simulator" else "another runner"
-    assert f"warm start: {name}: 0 of {len(every)} tasks usable" in summary.warm_start
+    assert any(mentions(line, name, f"0 of {len(every)} tasks") for line in summary.warm_start)
     assert any(line.startswith(f"warm start: {name}: left out {len(every)} of {what}") for line in summary.warm_start)
     assert summary.warm_start[-1] == "warm start: nothing is usable, the search begins without it"
     assert len(summary.warm_start) == 3

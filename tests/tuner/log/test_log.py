@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import Row, put, write_part
 from tests.tuner.platform.by_hand import Disk, Hand, Steps
 from tuner.log import writer as run_log
@@ -79,7 +80,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
     assert verify_run(tmp_path) == []
 
 
-def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
+def test_log_is_readable_early_and_hides_unpublished_rows(tmp_path: Path) -> None:
     with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert len(read_log(tmp_path)) == 0
         add(log, row(0))
@@ -98,11 +99,11 @@ def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.M
         assert len(read_log(tmp_path)) == 1
 
 
-def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_task_holds_its_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunLog(Disk(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
         monkeypatch.setattr(Disk, "full", "tasks-")
-        with pytest.raises(BadInputError, match=r"tasks/00000001\.parquet: cannot be written: No space left"):
+        with pytest.raises(BadInputError, match=naming("tasks/00000001.parquet", "No space left")):
             log.flush()
         assert len(read_log(tmp_path)) == 0
         monkeypatch.undo()
@@ -125,7 +126,7 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("dataset_folder", ["tasks", "log"])
-def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset_folder: str) -> None:
+def test_interrupt_during_a_part_doubles_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset_folder: str) -> None:
     """Whoever is interrupted closes the log, which writes what it takes to be waiting."""
     publish = DatasetWriter.publish_table
 
@@ -164,7 +165,7 @@ def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_tasks(tmp_path)["task"].is_unique
 
 
-def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> None:
+def test_resume_appends_parts_and_drops_duplicates(tmp_path: Path) -> None:
     for session in range(2):
         with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
             rows = [row(seq, 0, attempt=session) for seq in range(2 + session)]
@@ -193,7 +194,7 @@ def small_run(run: Path) -> None:
             log.flush()
 
 
-def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) -> None:
+def test_verify_reports_and_repair_moves_unreadable_parts(tmp_path: Path) -> None:
     small_run(tmp_path)
     assert verify_run(tmp_path) == []
     part = tmp_path / "log" / "00000002.parquet"
@@ -235,16 +236,16 @@ def test_every_byte_of_a_part_matters(tmp_path: Path) -> None:
     assert read_part(LocalPath(path)).rows == 2
 
 
-def test_a_part_that_changes_while_others_are_read_is_named(tmp_path: Path) -> None:
+def test_part_changing_during_reads_is_named(tmp_path: Path) -> None:
     small_run(tmp_path)
     tables = each_part(tmp_path, "log", ("task",))
     assert next(tables).num_rows == 0, "of the part that an empty dataset begins with"
     (tmp_path / "log" / "00000001.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"00000001\.parquet: cut off, or not Parquet"):
+    with pytest.raises(BadInputError, match=naming("00000001.parquet", "Parquet")):
         next(tables)
 
 
-def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
+def test_repair_leaves_no_gap_before_damaged_parts(tmp_path: Path) -> None:
     small_run(tmp_path)
     (tmp_path / "log" / "00000009.parquet").write_bytes(b"rubbish")
     repair_run(tmp_path)
@@ -344,7 +345,7 @@ def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
 def test_a_log_of_a_newer_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = log_schema().with_metadata({"schema_version": "99"})
     DatasetWriter(LocalPath(tmp_path / "log"), newer, LocalPath(tmp_path / ".tmp"))
-    with pytest.raises(BadInputError, match=r"log: schema 99; this program reads up to \d+"):
+    with pytest.raises(BadInputError, match=r"schema 99; .* \d+"):
         read_log(tmp_path)
     with pytest.raises(BadInputError, match="schema 99"):
         DatasetWriter(LocalPath(tmp_path / "log"), log_schema(), LocalPath(tmp_path / ".tmp"))

@@ -16,7 +16,7 @@ def numbers(published: dict[int, str], levels: int = 3) -> TaskNumbers:
     return TaskNumbers(seqs, pa.chunked_array([pa.array([name for _, name in rows], pa.string())]))
 
 
-def test_published_tasks_keep_theirs_and_others_fill_the_gaps() -> None:
+def test_published_tasks_keep_numbers_and_others_fill_gaps() -> None:
     found = numbers({0: "a", 1: "b", 4: "e", 7: "h"})
     assert found.of(["x", "e", "y", "a"]).tolist() == [2, 4, 3, 0]
     assert found.of(["h"]).tolist() == [7]

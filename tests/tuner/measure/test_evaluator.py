@@ -73,7 +73,7 @@ def test_the_columns_are_those_of_the_log() -> None:
     assert RESULTS[CYCLES] == "cycles"
 
 
-def test_traffic_and_peak_of_the_shared_memory_are_those_of_the_records() -> None:
+def test_shared_memory_traffic_and_peak_are_the_records() -> None:
     names = ("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes")
     columns = [RESULTS.index(name) for name in names]
     for machine, there in (("ascend310-l2", True), ("edge", False)):
@@ -136,13 +136,13 @@ def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     assert measured >= 2
 
 
-def test_the_layer_by_layer_plan_of_one_core_is_the_genome_of_single_operators() -> None:
+def test_layer_by_layer_plan_is_single_operators() -> None:
     u = target_graph("residual_block")
     measurement = Evaluator(u, LEVELS).measure(Request("program", singles(u)))
     assert Plan.model_validate(json.loads(measurement.payload)["plan"]) == layer_by_layer(u)
 
 
-def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
+def test_cores_without_a_plan_are_used_where_faster() -> None:
     """Eight cores that draw 17 of 136 bytes per cycle each against one; and not at the price of loading many weights twice."""
     machine = load_machine("ascend310p")
     u = make_unit(light_graph("squeezenet"), machine, DataType.float16)
@@ -160,7 +160,7 @@ def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
     assert {len(segment.cores) for segment in both.segments} == {1, 2}
 
 
-def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
+def test_program_features_are_sums_over_segments() -> None:
     u = target_graph("inception_block")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     whole = evaluator.measure(Request("program", genome))
@@ -173,7 +173,7 @@ def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
     assert whole.features[FEATURES.index("segments")] == len(genome)
 
 
-def test_a_program_that_is_not_to_be_measured_is_simulated_and_has_no_task() -> None:
+def test_unmeasured_program_is_simulated_without_a_task() -> None:
     u = target_graph("inception_block")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     foreseen, measured = evaluator.measure(Request("program", genome, False)), evaluator.measure(Request("program", genome))
@@ -196,7 +196,7 @@ def test_measurements_follow_from_the_request_alone() -> None:
     assert all(map(equal, first, map(Evaluator(u, LEVELS).measure, as_lists))), "genes that came as plain tuples"
 
 
-def test_the_end_of_l1_is_a_matter_of_programs() -> None:
+def test_end_of_l1_is_a_matter_of_programs() -> None:
     u = target_graph("conv_chain")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     turned = (*genome[:1], genome[1]._replace(same_end=True), *genome[2:])
@@ -263,7 +263,7 @@ def test_roofline_of_a_convolution_with_many_macs() -> None:
     assert Roofline(u).cycles(0, 1, "none") == 36_864
 
 
-def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> None:
+def test_roofline_counts_segment_outputs_and_concatenations_once() -> None:
     """Nested concatenations share their parts: each part is read once, at a quarter of what DDR delivers."""
     u = target_graph("dense_block")
     quarter = u.machine.ddr.deliverable / 4

@@ -33,7 +33,7 @@ def fitting_genome(target_graph: TargetGraph, seed: int) -> Genome:
 
 @pytest.mark.parametrize("machine_name", ["edge", "ascend310"])  # one core, and two of which one idles
 @pytest.mark.parametrize("network", ["squeezenet", "shufflenet"])
-def test_times_without_records_are_those_of_the_linked_program(network: str, machine_name: str) -> None:
+def test_times_without_records_equal_the_linked_program(network: str, machine_name: str) -> None:
     machine = load_machine(machine_name)
     target_graph = make_unit(lower(light_model(network)), machine, DataType.float16)
     compiler = Compiler(target_graph)

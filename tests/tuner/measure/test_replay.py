@@ -25,7 +25,7 @@ def test_measurements_come_back_as_they_were() -> None:
         assert np.array_equal(np.array(one.values), np.array(other.values))
 
 
-def test_a_log_answers_for_the_tasks_of_its_run(tmp_path: Path) -> None:
+def test_log_answers_for_tasks_of_its_run(tmp_path: Path) -> None:
     rows = [Row(0, "x", 7), Row(1, "y", 9, status="crash", attempt=1), Row(2, "z", 3)]
     with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
         put(log, *rows[:2])

@@ -41,7 +41,7 @@ class Notes:
         self.heard_of.append((request, measurement))
 
 
-def test_listeners_hear_of_all_that_was_measured_until_it_was_enough() -> None:
+def test_listeners_hear_all_measurements_until_the_end() -> None:
     def measurer(requests: Sequence[Request]) -> Iterator[Measurement]:
         return (Measurement("ok", task=str(request.genome[0].blocks)) for request in requests)
 

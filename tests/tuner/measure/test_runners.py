@@ -15,6 +15,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
+from tests.messages import naming
 from tests.tuning import ROOT
 from tuner import plugins
 from tuner.config import TuneConfig, load_config
@@ -151,7 +152,7 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunnerSpec(f"command:{sys.executable}", 1, 1, 3.0)() == Bench(CommandRunner((sys.executable,), 3.0))
     monkeypatch.setattr(plugins, "entry_points", lambda group: [EntryPoint("board", here, group)])
     assert find_runner("board") is measure
-    with pytest.raises(BadInputError, match=r"--runner bord: unknown; known: simulator, board; or module:name, or 'command:WORDS'"):
+    with pytest.raises(BadInputError, match=naming("--runner bord", "simulator, board", "module:name")):
         find_runner("bord")
 
 
@@ -199,11 +200,11 @@ def test_the_current_folder_is_searched_first(here: Path) -> None:
     assert folders.endswith(f"and in what is installed in {sys.prefix}")
     importlib.invalidate_caches()
     (here / "bench_of_mine.py").write_text("import parts_of_mine\ndef measure(program, level):\n    return parts_of_mine.reading()\n")
-    with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: ModuleNotFoundError: No module named 'parts_of_mine'"):
+    with pytest.raises(BadInputError, match=naming(spec.name, "bench_of_mine", "ModuleNotFoundError", "'parts_of_mine'")):
         external_plugins(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("def reading(:")
-    with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: SyntaxError: .*parts_of_mine.py, line 1"):
+    with pytest.raises(BadInputError, match=naming(spec.name, "bench_of_mine", "SyntaxError", "parts_of_mine.py", "line 1")):
         external_plugins(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("from tuner.measure.runner_api import Reading\ndef reading():\n    return Reading(12345)\n")
@@ -214,7 +215,7 @@ def test_the_current_folder_is_searched_first(here: Path) -> None:
     assert worker_environment()["PYTHONPATH"].split(os.pathsep)[0] == str(here), "workers look there, too, wherever they are"
 
 
-def test_a_runner_is_looked_for_at_once_where_workers_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_workers_look_for_the_runner_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     spec = RunnerSpec("no.such.module:f")
     for serial, address in ((True, "head:6379"), (False, None), (False, "local")):
@@ -265,7 +266,7 @@ def test_what_a_function_answers_wrongly(answer: object, status: str, text: str)
     assert text in failed.error
 
 
-def test_a_time_is_a_cycle_at_least_and_a_reason_a_line_that_one_can_read() -> None:
+def test_time_is_positive_and_reason_a_readable_line() -> None:
     assert Reading.of_seconds(1e-15, PROGRAM.machine) == Reading(1)
     failed = Bench(lambda program, level: Reading(None, "crash", "x " * 1000)).once(PROGRAM, "none")
     assert failed == Reading(None, "crash", ("x " * 250))
@@ -286,7 +287,7 @@ def test_a_reading_that_fails_is_taken_again() -> None:
     assert len(asked) == 14
 
 
-def test_a_worker_of_the_finals_reads_a_turn_in_its_order() -> None:
+def test_worker_of_finals_reads_turns_in_order() -> None:
     asked: list[bytes] = []
 
     def board(program: Encoded, level: str) -> Reading:

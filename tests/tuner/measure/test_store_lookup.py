@@ -105,7 +105,7 @@ def test_nothing_that_is_told_is_compiled(tmp_path: Path) -> None:
     assert not second.target.compiler._cache
 
 
-def test_a_segment_is_known_in_another_network_and_a_program_is_not(tmp_path: Path) -> None:
+def test_known_segments_cross_networks_and_programs_do_not(tmp_path: Path) -> None:
     u = target_graph()
     kept(tmp_path, u, list(zip(requests(u), measured(u), strict=True)))
     other = replace(u, operators=tuple(replace(spec, name=f"other.{spec.name}") for spec in u.operators))
@@ -133,7 +133,7 @@ def test_a_champion_is_measured(tmp_path: Path) -> None:
         assert not single.pack
 
 
-def test_one_in_a_hundred_is_measured_again_and_a_difference_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_percent_is_remeasured_and_differences_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     u = target_graph()
     pairs = list(zip(requests(u), measured(u), strict=True))
     segments = [(request, each) for request, each in pairs if request.kind == "segment"]

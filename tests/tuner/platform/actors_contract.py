@@ -136,7 +136,7 @@ class ActorsContract:
             assert actors.count == COUNT
             yield Bench(actors)
 
-    def test_jobs_are_done_in_their_order_by_one_worker_which_remembers(self, bench: Bench) -> None:
+    def test_worker_with_memory_does_jobs_in_order(self, bench: Bench) -> None:
         actor = bench.built()
         bench.send(actor, 7, ("remember", "x"), ("note", 1))
         bench.send(actor, 3, ("recall",), ("shared",), shared=[None, bench.actors.share({"a": 5}), 6])
@@ -147,7 +147,7 @@ class ActorsContract:
         bench.send(other, 4, ("recall",))
         assert bench.hear(1) == [Done(other, 4, notes(None))], "another process"
 
-    def test_actors_work_beside_each_other_and_one_that_is_killed_says_no_more(self, bench: Bench) -> None:
+    def test_actors_are_concurrent_and_killed_ones_are_silent(self, bench: Bench) -> None:
         one, two = bench.start(0), bench.start(1)
         names = {event.actor: event.name for event in bench.hear(2) if isinstance(event, Built)}
         assert set(names) == {one, two}
@@ -161,7 +161,7 @@ class ActorsContract:
         assert bench.hear(1) == [Done(two, 3, notes(6))]
         assert bench.actors.events(0.2) == []
 
-    def test_what_was_announced_last_was_heard_before_it_was_tried(self, bench: Bench) -> None:
+    def test_last_announcement_is_heard_before_its_attempt(self, bench: Bench) -> None:
         for fatal in range(3):
             actor = bench.built()
             bench.send(actor, fatal, *(("announce", b"%d" % at) for at in range(fatal + 1)), ("die",), announces=True)
@@ -200,7 +200,7 @@ class ActorsContract:
         assert isinstance(event, Raised)
         assert (event.actor, event.job, type(event.error), event.error.args) == (actor, 5, RuntimeError, ("harm",))
 
-    def test_a_worker_that_cannot_be_made_is_told_too(self) -> None:
+    def test_worker_that_cannot_be_made_is_reported(self) -> None:
         with self.actors(unbuilt) as actors:
             bench = Bench(actors)
             actor = bench.start()

@@ -21,7 +21,7 @@ class ReaderContract:
     def folder(self, tmp_path) -> AnyPath:
         return self.fresh(tmp_path)
 
-    def test_a_new_folder_is_empty_and_names_lead_down_and_up(self, folder) -> None:
+    def test_new_folder_is_empty_with_parents_and_children(self, folder) -> None:
         assert folder.is_dir()
         assert folder.exists()
         assert not folder.is_file()
@@ -35,7 +35,7 @@ class ReaderContract:
         assert str(below.resolve()).endswith("a/b.json")
         assert [below.exists(), below.is_file(), below.is_dir()] == [False] * 3
 
-    def test_what_was_put_is_read_and_what_was_there_is_gone(self, folder) -> None:
+    def test_put_is_read_and_replaces_the_old(self, folder) -> None:
         file = folder / "file"
         for chunks in ([b"a longer text"], [], [b"two ", memoryview(b"chunks")], [bytes(range(256)) * 3000, b"and more"]):
             file.put(chunks)
@@ -46,7 +46,7 @@ class ReaderContract:
         file.fsync()
         folder.fsync()
 
-    def test_what_is_not_there_is_an_error_of_the_files(self, folder) -> None:
+    def test_missing_file_is_an_error_of_the_files(self, folder) -> None:
         for call in ("read_bytes", "mapped", "version"):
             with pytest.raises(OSError):
                 getattr(folder / "nothing", call)()
@@ -97,7 +97,7 @@ class ReaderContract:
         assert found("*/run.*") == ["a/run.json", "c/run.yaml"]
         assert found("nothing/*.json") == []
 
-    def test_remove_takes_files_and_folders_and_what_is_not_there(self, folder) -> None:
+    def test_remove_takes_files_folders_and_missing_ones(self, folder) -> None:
         (folder / "x" / "y").mkdir(parents=True)
         (folder / "x" / "y" / "file").put([b"1"])
         (folder / "file").put([b"1"])
@@ -127,7 +127,7 @@ class ReaderContract:
 
 
 class PlaceContract(ReaderContract):
-    def test_put_at_a_byte_cuts_off_what_was_behind(self, folder) -> None:
+    def test_put_at_a_byte_truncates_there(self, folder) -> None:
         file = folder / "file"
         file.put([], 0)
         assert file.read_bytes() == b""
@@ -149,7 +149,7 @@ class PlaceContract(ReaderContract):
         with pytest.raises(FileExistsError):
             (folder / "file").mkdir(exist_ok=True)
 
-    def test_a_folder_is_renamed_with_what_is_in_it(self, folder) -> None:
+    def test_folder_is_renamed_with_its_contents(self, folder) -> None:
         (folder / "a").mkdir()
         (folder / "a" / "file").put([b"1"])
         (folder / "a").replace(folder / "b")
@@ -163,7 +163,7 @@ class PlaceContract(ReaderContract):
         file.remove()
         assert bytes(data) == b"still here"
 
-    def test_beside_is_another_file_that_is_known_as_a_leftover(self, folder) -> None:
+    def test_file_beside_is_another_and_a_leftover(self, folder) -> None:
         file = folder / "state.json"
         beside = file.beside()
         assert str(beside.parent) == str(folder)
@@ -174,7 +174,7 @@ class PlaceContract(ReaderContract):
         remove_leftovers(folder)
         assert [path.name for path in folder.iterdir()] == ["state.json"]
 
-    def test_what_cannot_be_written_leaves_the_old_file_alone(self, folder) -> None:
+    def test_unwritable_content_leaves_the_old_file_alone(self, folder) -> None:
         file = folder / "state.json"
         put_atomically(file, [b"old"])
 

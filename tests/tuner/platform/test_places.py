@@ -12,6 +12,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write, make_folder, put_atomically
+from tests.messages import naming
 from tests.rows import Row, put
 from tests.tuner.platform.by_hand import Disk
 from tests.tuner.platform.place_contract import PlaceContract, ReaderContract
@@ -43,7 +44,7 @@ class TestLocal(PlaceContract):
             assert type(other) is LocalPath
         assert pickle.loads(pickle.dumps(local)) == local
 
-    def test_a_link_is_followed_also_one_that_leads_nowhere(self, tmp_path: Path) -> None:
+    def test_links_are_followed_even_into_nowhere(self, tmp_path: Path) -> None:
         local = LocalPath(tmp_path)
         (local / "elsewhere").mkdir()
         (local / "link").symlink_to("elsewhere/file")
@@ -111,7 +112,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     return Recording(tmp_path)
 
 
-def test_a_file_is_durable_before_its_name_and_the_name_before_it_is_said(disk: Recording) -> None:
+def test_file_then_name_are_durable_before_the_report(disk: Recording) -> None:
     put_atomically(disk / "state.json", [b"1"])
     staged = disk.calls[0].path
     assert disk.calls == [
@@ -152,13 +153,13 @@ def compacted(disk: Recording) -> None:
 
 
 @pytest.mark.parametrize("work", [write_run, begun, put_aside, compacted])
-def test_a_crash_takes_nothing_that_was_said_to_be_there(disk: Recording, work: Callable[[Recording], None]) -> None:
+def test_crash_takes_nothing_that_was_reported(disk: Recording, work: Callable[[Recording], None]) -> None:
     work(disk)
     assert disk.calls
     assert forgotten(disk.calls) == set()
 
 
-def test_a_resumed_run_makes_sure_of_the_folders_that_it_finds(disk: Recording) -> None:
+def test_resumed_run_makes_its_folders_durable(disk: Recording) -> None:
     RunFolder(disk / "run", IDENTITY).close()
     disk.calls.clear()
     RunFolder(disk / "run", IDENTITY, resume=True).close()
@@ -205,21 +206,21 @@ class PassedThrough(LocalPath):
         super().fsync()
 
 
-def test_a_folder_below_one_that_may_not_be_read_is_as_good(tmp_path: Path) -> None:
+def test_folder_below_an_unreadable_one_works(tmp_path: Path) -> None:
     out = PassedThrough(tmp_path / "closed" / "run")
     out.mkdir(parents=True)
     RunFolder(out, IDENTITY).close()
     RunFolder(out, IDENTITY, resume=True).close()
 
 
-def test_what_the_disk_does_not_take_in_the_beginning_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initial_disk_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder(LocalPath(tmp_path), IDENTITY).close()
     shutil.rmtree(tmp_path / "plans")
     (tmp_path / "plans").write_text("a file")
-    with pytest.raises(BadInputError, match=r"plans: cannot be made: File exists"):
+    with pytest.raises(BadInputError, match=naming("plans", "File exists")):
         RunFolder(LocalPath(tmp_path), IDENTITY, resume=True)
     monkeypatch.setattr(Disk, "full", "0")
-    with pytest.raises(BadInputError, match="/tasks: cannot be written: No space left on device"):
+    with pytest.raises(BadInputError, match=naming("tasks", "No space left on device")):
         RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1"))
     monkeypatch.setattr(Disk, "full", "-")
     RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1")).close()

@@ -68,7 +68,7 @@ def unborn() -> Worker:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_two_farms_share_a_cluster_and_who_cannot_be_made_says_where() -> None:
+def test_farms_share_a_cluster_and_name_failing_nodes() -> None:
     with RayActors(unborn, 1, run_id="twin") as first, RayActors(unbuilt, 1, run_id="twin") as second:
         Bench(first).start()
         Bench(second).start()
@@ -80,7 +80,7 @@ def test_two_farms_share_a_cluster_and_who_cannot_be_made_says_where() -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_workers_that_do_not_start_are_told_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_fail_to_start_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of an environment without Ray: their processes end at once, and Ray starts others."""
     monkeypatch.setattr(ray_actors, "START_S", 2.0)
     lines: list[str] = []
@@ -125,7 +125,7 @@ with RayActors(Steps, 2, sys.argv[1]) as actors:
 """
 
 
-def test_a_node_that_dies_is_told_from_a_process_that_does() -> None:
+def test_dead_node_is_told_from_dead_process() -> None:
     """In a process of its own: this one may have a Ray already."""
     with ray_head(nodes=2) as head:
         driver = subprocess.Popen([sys.executable, "-c", NODE, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -41,7 +41,7 @@ def view(run_folder: Path) -> RunView:
     return open_view(run_folder)
 
 
-def test_pieces_and_what_stays_with_the_host_are_named(view: RunView) -> None:
+def test_pieces_and_host_nodes_are_named(view: RunView) -> None:
     assert "With the host" not in run_page(view)
     node = {"node": HOSTILE, "op": "Atan", "refused": True, "why": "nobody has it", "macs": 7, "mac_share": 0.25}
     reasons = [{**node, "why": f"axes {'x' * k}; others are supported", "macs": 0, "mac_share": 0.0} for k in range(45)]
@@ -81,7 +81,7 @@ def test_every_section_and_every_figure_is_there(view: RunView) -> None:
     assert "measured: 16" in text  # config.yaml
 
 
-def test_gains_of_proposers_add_up_to_that_of_the_search(view: RunView) -> None:
+def test_proposer_gains_add_up_to_the_search(view: RunView) -> None:
     drawn = {trace.name: trace for trace in by_proposer(view).data}
     assert list(drawn) == list(gains(view.log)["level"].unique())
     for level, rows in view.programs.groupby(view.programs["level"].astype("str")):
@@ -110,7 +110,7 @@ def test_gains_of_drawn_programs(made: list[tuple[str | None, int, str]]) -> Non
     assert frame["gain"].is_monotonic_decreasing or np.allclose(np.sort(frame["gain"])[::-1], frame["gain"])
 
 
-def test_every_colour_of_a_figure_has_its_dark_one(view: RunView) -> None:
+def test_every_colour_has_its_dark_one(view: RunView) -> None:
     """The page replaces one after the other, so no replacement may be replaced again."""
     assert not set(DARK) & set(DARK.values())
     text = run_page(view)
@@ -140,7 +140,7 @@ def test_the_wrong_variant_costs_what_the_summary_says(view: RunView) -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 9), (2_300, 600_000), (0.01, 8_000), (5, 5)])
-def test_a_logarithmic_axis_has_labels_enough_and_not_too_many(low: float, high: float) -> None:
+def test_logarithmic_axis_has_enough_and_few_labels(low: float, high: float) -> None:
     axis = log_axis(low, high)
     start, end = axis["range"]
     shown = [tick for tick in axis["tickvals"] if start <= math.log10(tick) <= end]

@@ -13,6 +13,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
+from tests.messages import naming
 from tests.rows import write_index
 from tuner.cli import main
 from tuner.config import Choice, Range, TuneConfig, load_config
@@ -48,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -> None:
+def test_study_shows_best_and_failures_and_nothing_hostile(folder: Path) -> None:
     text, summary = study_page(LocalPath(folder)), read_json(folder / "summary.json")
     read = Page(text)
     assert_offline(read)
@@ -155,10 +156,10 @@ def test_report_knows_which_folder_it_is_given(folder: Path, tmp_path: Path, cap
 
 def test_what_has_not_begun_has_no_page(tmp_path: Path) -> None:
     index(tmp_path / "sweep", ("waiting",))
-    with pytest.raises(BadInputError, match="none of 1 runs has ended"):
+    with pytest.raises(BadInputError, match=naming("1 runs")):
         sweep_page(LocalPath(tmp_path / "sweep"))
     with pytest.raises(BadInputError, match="not there; a study writes it"):
         study_page(LocalPath(tmp_path))
     (tmp_path / "summary.json").write_text('{"version": 1}')
-    with pytest.raises(BadInputError, match="a study of version 1, expected 3"):
+    with pytest.raises(BadInputError, match=naming("version 1", 3)):
         study_page(LocalPath(tmp_path))

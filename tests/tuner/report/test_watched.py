@@ -30,7 +30,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "RUN"
 
 
-def test_the_page_follows_the_log_until_the_report_is_there(ended: Path, tmp_path: Path) -> None:
+def test_page_follows_the_log_until_the_report(ended: Path, tmp_path: Path) -> None:
     going = tmp_path / "RUN"
     shutil.copytree(ended, going, ignore=shutil.ignore_patterns("summary.json", "best.onnx"))
     text = live_page(LocalPath(going))
@@ -78,7 +78,7 @@ def ask(server: ServedPage, path: str = "/", host: str = LOOPBACK) -> tuple[int,
     return answer.status, text
 
 
-def test_a_page_is_made_again_only_after_a_while(served: ServedPage, made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_remade_only_after_a_while(served: ServedPage, made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     assert served.server_address[0] == LOOPBACK
     assert [ask(served) for _ in range(3)] == [(200, "page 1")] * 3
     monkeypatch.setattr(served_page, "monotonic", lambda: float("inf"))
@@ -92,7 +92,7 @@ def test_nothing_else_is_served(served: ServedPage, made: list[int]) -> None:
     assert not made
 
 
-def test_what_is_wrong_is_said_before_a_page_is_served(ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_reported_before_a_page_is_served(ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path)]) == 2
     assert "no run.json here" in capsys.readouterr().err
     with ServedPage(0, str) as server:

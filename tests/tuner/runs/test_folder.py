@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from random import Random
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import Row, put
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
@@ -27,22 +29,22 @@ from tuner.runs.repair import repair_run
 IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
 
 
-def test_a_new_folder_is_laid_out_and_a_second_run_refused(tmp_path: Path) -> None:
+def test_new_folder_is_laid_out_and_not_reused(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "run"
     with RunFolder(LocalPath(out), IDENTITY) as folder:
         assert folder.run.startswith("net-tiny-s0-")
         assert not folder.resumed
         assert folder.plans.is_dir()
         assert read_json(out / "run.json")["run"] == folder.run
-    with pytest.raises(BadInputError, match=r"holds run net-tiny-s0-\w+; --resume continues it, or give another --out"):
+    with pytest.raises(BadInputError, match=naming("run net-tiny-s0", "--resume", "--out")):
         RunFolder(LocalPath(out), IDENTITY)
-    with pytest.raises(BadInputError, match=r"holds run .* \(seed 0, not 1\); give another --out"):
+    with pytest.raises(BadInputError, match=naming("seed 0", "not 1", "--out")):
         RunFolder(LocalPath(out), replace(IDENTITY, seed=1), resume=True)
     with RunFolder(LocalPath(out), IDENTITY, resume=True) as folder:
         assert folder.resumed
 
 
-def test_a_session_killed_while_it_claims_a_folder_leaves_it_claimable(tmp_path: Path) -> None:
+def test_session_killed_while_claiming_leaves_folder_claimable(tmp_path: Path) -> None:
     """`atomic_write` is killed before it has renamed its file."""
     (tmp_path / ".lock").touch()
     (tmp_path / ".run.json.d58e2142.tmp").write_text("{")
@@ -54,7 +56,7 @@ def test_a_session_killed_while_it_claims_a_folder_leaves_it_claimable(tmp_path:
         RunFolder(LocalPath(tmp_path), IDENTITY, resume=True)
 
 
-def test_what_a_killed_driver_was_writing_is_swept_away(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_driver_are_swept(tmp_path: Path) -> None:
     with RunFolder(LocalPath(tmp_path / "run"), IDENTITY):
         pass
     left = [tmp_path / "run" / name for name in (".summary.json.d58e2142.tmp", "models/.none-0000069.ubj.59427e80.tmp")]
@@ -82,7 +84,7 @@ def claimed(disk: SimDisk, faults: Faults) -> bool:
     return True
 
 
-def test_a_folder_that_a_killed_session_made_outlives_a_crash_once_it_is_claimed() -> None:
+def test_claimed_folder_of_killed_session_outlives_a_crash() -> None:
     """Whoever made it was killed before its name was on the disk; whoever goes on finds it, and must not take it for safe."""
     call, ended = 0, False
     while not ended:
@@ -152,7 +154,7 @@ def test_other_files_and_a_file_are_refused(tmp_path: Path) -> None:
 
 def test_two_drivers_on_one_folder(tmp_path: Path) -> None:
     with RunFolder(LocalPath(tmp_path / "run"), IDENTITY):
-        with pytest.raises(BadInputError, match=r"process \d+ on .* is writing here"):
+        with pytest.raises(BadInputError, match=naming(f"process {os.getpid()}")):
             RunFolder(LocalPath(tmp_path / "run"), IDENTITY, resume=True)
         code = f"""
 import sys; sys.path[:] = {sys.path!r}
@@ -191,7 +193,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
     good = file.read_text()
     with (
         RunLog(LocalPath(tmp_path / "other"), REAL, Origin("r", "net", "tiny", "1")) as log,
-        pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
+        pytest.raises(BadInputError, match=naming("1 measured tasks")),
     ):
         Checkpoint(LocalPath(folder), log).load()
     with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
@@ -206,7 +208,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
                 Checkpoint(LocalPath(folder), log).load()
 
 
-def test_rows_behind_a_checkpoint_do_not_stand_for_lost_ones_before_it(tmp_path: Path) -> None:
+def test_rows_behind_a_checkpoint_replace_no_lost_ones(tmp_path: Path) -> None:
     (folder := tmp_path / "checkpoint").mkdir()
     with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
         for seq in range(4):
@@ -218,12 +220,12 @@ def test_rows_behind_a_checkpoint_do_not_stand_for_lost_ones_before_it(tmp_path:
     repair_run(tmp_path)
     with (
         RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log,
-        pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
+        pytest.raises(BadInputError, match=naming("1 measured tasks")),
     ):
         Checkpoint(LocalPath(folder), log).load()
 
 
-def test_findings_only_grow_and_those_of_a_killed_session_do_not_count(tmp_path: Path) -> None:
+def test_findings_only_grow_without_those_of_killed_sessions(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:

@@ -68,7 +68,7 @@ def test_runs_are_compared_at_equal_candidates(runs: Path, capsys: pytest.Captur
     assert shown["levels"]["severe"]["ratio"] == found.ratio("severe")
 
 
-def test_a_run_that_is_slower_anywhere_fails_a_check(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_slower_anywhere_fails_a_check(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = str(runs / "a"), str(runs / "deep" / "b")
     found = compare_runs(open_run(a), open_run(b))
     (fast, slow), most = (a, b), max(map(found.ratio, found.cycles))
@@ -85,7 +85,7 @@ def test_a_run_that_is_slower_anywhere_fails_a_check(runs: Path, capsys: pytest.
     assert "expected a share in percent, e.g. 2%" in capsys.readouterr().err
 
 
-def test_runs_of_different_machines_are_compared_by_force_only(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_different_machines_compare_by_force_only(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     quick(save_small("conv_chain", tmp_path), other, 8, machine="ascend310")
     with pytest.raises(BadInputError, match="machine"):
@@ -130,7 +130,7 @@ def test_one_figure_of_merit(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["status", str(tmp_path / "RUN")]) == 0
 
 
-def test_a_run_that_goes_on_and_one_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_and_stopped_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "RUN"
     driver = Driver(save_small("conv_chain", tmp_path), out, 10_000)
     driver.wait_for_parts(2)

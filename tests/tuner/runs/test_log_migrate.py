@@ -14,6 +14,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import GRANTED
+from tests.messages import naming
 from tests.rows import Row, put, write_part
 from tuner.cli import main
 from tuner.log.part import read_part
@@ -79,7 +80,7 @@ def test_todays_version_is_copied_and_checked(run: Path, tmp_path: Path) -> None
     for read in (read_log, read_tasks):
         pd.testing.assert_frame_equal(read(tmp_path / "out"), read(run), check_categorical=False)
     (run / "log" / "00000001.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"log/00000001\.parquet: cut off, or not Parquet; `tilefarm log repair"):
+    with pytest.raises(BadInputError, match=naming("log/00000001.parquet", "`tilefarm log repair")):
         migrate_run(run, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -87,7 +88,7 @@ def test_todays_version_is_copied_and_checked(run: Path, tmp_path: Path) -> None
 def test_two_versions_are_walked_through(run: Path, tmp_path: Path) -> None:
     old = aged(run, tmp_path / "old")
     before = {path: path.read_bytes() for path in old.rglob("*.parquet")}
-    with pytest.raises(BadInputError, match=f"schema {FIRST}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate"):
+    with pytest.raises(BadInputError, match=naming(f"schema {FIRST}", SCHEMA_VERSION, "`tilefarm log migrate")):
         read_log(old)
     assert migrate_run(old, tmp_path / "out", LONG_AGO) == {"tasks": MigratedDataset(FIRST, 5), "log": MigratedDataset(FIRST, 5)}
     for read in (read_log, read_tasks):
@@ -105,7 +106,7 @@ def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -
     out = tmp_path / "out"
     with pytest.raises(BadInputError, match=f"no step from {FIRST} to {LAST}"):
         migrate_run(old, out, {name: {key: step for key, step in steps.items() if key != FIRST} for name, steps in LONG_AGO.items()})
-    with pytest.raises(BadInputError, match="columns runner are not those of today's schema"):
+    with pytest.raises(BadInputError, match=naming("columns runner")):
         migrate_run(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
     wrong = LONG_AGO["log"][LAST]._replace(added={**LONG_AGO["log"][LAST].added, "wall_s": "long"})
     with pytest.raises(BadInputError, match=r"00000001\.parquet: .*'long'"):
@@ -162,7 +163,7 @@ BOARDS = ("readings", "board", "firmware", "canary_cycles", "drift", "drifted")
 NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED, *BOARDS, "proposed_by")
 
 
-def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_path: Path) -> None:
+def test_older_rows_lack_latency_sharing_and_board(run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     for name in ("log", "tasks"):
         (old / name).mkdir(parents=True)
@@ -187,7 +188,7 @@ def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_p
     assert verify_run(tmp_path / "out") == []
 
 
-def test_repeats_are_those_that_the_runner_was_named_with() -> None:
+def test_repeats_are_those_of_the_runner() -> None:
     old = pa.table({"runner": ["board:b (median of 5)", "simulator", "board:b (median of 5)"], "status": ["ok", "crash", "infeasible"]})
     assert STEPS["log"][4].of(old)["readings"].to_pylist() == [5, 1, 0]
 

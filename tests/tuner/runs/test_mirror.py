@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import Row, put
 from tests.tuner.study.test_sweep import request
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
@@ -113,7 +114,7 @@ def test_urls_that_cannot_be_read(url: str, text: str, capsys: pytest.CaptureFix
     assert re.search(text, said), said
 
 
-def test_a_killed_driver_leaves_a_mirror_that_reads_and_resumes(model: Path, tmp_path: Path) -> None:
+def test_mirror_of_a_killed_driver_reads_and_resumes(model: Path, tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     driver = Driver(model, run, 32, options=("--backend", "serial", "--mirror", copy.as_uri()))
     end = time.monotonic() + 60
@@ -205,7 +206,7 @@ def test_errors_are_said_once_and_nothing_is_lost(tmp_path: Path, monkeypatch: p
     assert contents(copy) == contents(run)
 
 
-def test_what_is_not_there_in_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mirror_in_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
 
@@ -221,7 +222,7 @@ def test_what_is_not_there_in_the_end_is_an_error(tmp_path: Path, monkeypatch: p
                 raise end
 
     said: list[str] = []
-    with pytest.raises(MirrorError, match=r"not all of .* is there: .*No space left on device; --resume copies the rest"):
+    with pytest.raises(MirrorError, match=naming("No space left on device", "--resume")):
         until(None)
     assert len(said) == 1
     with pytest.raises(KeyError, match="the run's own"):
@@ -250,7 +251,7 @@ def test_what_a_mirror_is_not_laid_over(tmp_path: Path) -> None:
         Mirror(LocalPath(run), mirror_place((tmp_path / "file" / "below").as_uri()), REAL, print)
 
 
-def test_a_part_that_is_not_counted_is_not_copied(tmp_path: Path) -> None:
+def test_uncounted_part_is_not_copied(tmp_path: Path) -> None:
     """Its name may not be on the disk yet: after a crash the copy would be ahead of the run, and refused."""
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
@@ -268,7 +269,7 @@ def test_a_part_that_is_not_counted_is_not_copied(tmp_path: Path) -> None:
     assert contents(copy) == contents(run)
 
 
-def test_a_run_that_was_taken_away_before_it_had_rows_may_begin_again(tmp_path: Path) -> None:
+def test_run_removed_before_rows_may_begin_again(tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
     RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")).close()

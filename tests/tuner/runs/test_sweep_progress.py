@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.rows import write_index
 from tests.tuning import quick, save_small
 from tuner.cli import main
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return out
 
 
-def test_a_stopped_sweep_says_what_is_done_and_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopped_sweep_reports_progress_and_its_continuation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = read_sweep_progress(LocalPath(folder))
     assert (now.state, now.runs, now.begun, now.left_s) == ("stopped", {"done": 1, "unconfirmed": 0, "failed": 1, "waiting": 3}, (), None)
     assert main(["status", str(folder)]) == 0
@@ -82,7 +83,7 @@ def test_a_copy_does_not_tell_who_is_running(folder: Path) -> None:
 
 def test_a_table_that_cannot_be_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "index.parquet").write_bytes(b"rubbish")
-    with pytest.raises(BadInputError, match=r"index\.parquet: cut off, or not Parquet; take it away"):
+    with pytest.raises(BadInputError, match=naming("index.parquet", "Parquet")):
         read_sweep_progress(LocalPath(folder))
     (folder / "index.parquet").unlink()
     assert main(["status", str(folder)]) == 2

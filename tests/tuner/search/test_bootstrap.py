@@ -45,7 +45,7 @@ def test_the_first_programs_are_those_of_compile() -> None:
     assert len(begun[begun["generation"] > 1]), "programs follow"
 
 
-def test_operators_are_changed_alone_later_those_first_that_take_longest() -> None:
+def test_operators_are_changed_alone_by_descending_time() -> None:
     """Every second turn one of each island, until all operators that differ had theirs."""
     measure = Local(target_graph("inception_block"))
     search = LocalSearch(measure.evaluator.target_graph, "search.islands=3").steps(measure, EVOLVING)

@@ -84,7 +84,7 @@ def test_segments_of_children_are_measured_alone() -> None:
     assert all(search.known.table.known(gene) for genome in evolved for gene in genome)
 
 
-def test_a_model_of_one_operator_has_something_for_every_island() -> None:
+def test_model_of_one_operator_occupies_every_island() -> None:
     b = Builder(np.random.default_rng(0), (1, 16, 14, 14))
     u = make_unit(lower(b.model(b.conv("x", 32, (3, 3), pads=(1, 1, 1, 1)))), load_machine("tiny"), DataType.float16)
     search = LocalSearch(u, "search.islands=3").steps(Local(u), 4)
@@ -94,7 +94,7 @@ def test_a_model_of_one_operator_has_something_for_every_island() -> None:
     assert min(map(sum, shares)) > 10
 
 
-def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
+def test_first_evolving_epoch_hears_every_kind_of_proposal() -> None:
     u = target_graph("residual_block")
     measure = Local(u)
     search = LocalSearch(u, "search.generation=16").steps(measure, 3)
@@ -105,7 +105,7 @@ def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
     assert any(len(genome) < len(singles) for genome in programs)
 
 
-def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
+def test_island_without_news_begins_at_random() -> None:
     """Without segmentations only the first island is told of a program; the others measured none until its elites reached them."""
     u = target_graph("residual_block")
     search = LocalSearch(u, "use.segmentations=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
@@ -140,7 +140,7 @@ def test_islands_take_in_the_elites_of_all() -> None:
         assert {member.task for member in island.members} >= {f"best of {number}" for number in range(3)}
 
 
-def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
+def test_border_is_learnt_from_programs_and_their_segments() -> None:
     u = target_graph("conv_chain")
     search = LocalSearch(u)
     genome = single_operators(u)
@@ -161,7 +161,7 @@ def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
     assert context.expected([genome])[0].tolist() == (alone - borders * search.known.border).tolist()
 
 
-def test_an_operator_that_fits_in_many_blocks_only_is_explored_too() -> None:
+def test_operator_that_needs_many_blocks_is_explored() -> None:
     """64 rows of 8 KiB: only a row at a time, which is not among the block counts that every operator is tried in."""
     b = Builder(np.random.default_rng(0), (1, 16, 64, 256))
     u = make_unit(lower(b.model(b.relu(b.conv("x", 16)))), load_machine("tiny"), DataType.float16)
@@ -182,7 +182,7 @@ class Deaf(Local):
         return super().measure(request)
 
 
-def test_a_model_that_does_not_fit_even_layer_by_layer_is_infeasible() -> None:
+def test_unfit_model_is_infeasible_layer_by_layer() -> None:
     small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
     with pytest.raises(InfeasibleError, match=r"tiny: .*1,024 B of L1"):
         LocalSearch(small).step(Local(small))
@@ -191,7 +191,7 @@ def test_a_model_that_does_not_fit_even_layer_by_layer_is_infeasible() -> None:
         LocalSearch(u).step(Deaf(u))
 
 
-def test_workers_that_crash_leave_a_search_that_goes_on() -> None:
+def test_workers_that_crash_do_not_end_a_search() -> None:
     u = target_graph("residual_block")
 
     class Crashing(Local):

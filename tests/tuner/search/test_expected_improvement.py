@@ -64,7 +64,7 @@ def test_predictions_of_what_shares_operators_are_corrected() -> None:
     assert math.isclose(float(np.abs(elsewhere).max()), 0.0, abs_tol=1e-12)
 
 
-def test_the_fastest_of_a_structure_are_kept_while_more_are_measured() -> None:
+def test_fastest_of_a_structure_survive_further_measurements() -> None:
     """As if all that was ever measured were sorted anew, also after what was known only for a while is forgotten."""
     table = LocalSearch(target_graph("conv_chain")).context(epoch=EVOLVING).table
     rng, measured = np.random.default_rng(0), dict[int, list[tuple[float, bytes]]]()

@@ -67,7 +67,7 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
         assert child.cycles[level] < island.best(level).cycles[level]
 
 
-def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_ends_after_a_run_of_useless_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not before: what wins later is tried, too."""
     measure = Local(target_graph())
     search = begun(measure, "search.changes=20")
@@ -95,7 +95,7 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
     assert drawn == won[-1] + 20
 
 
-def test_a_child_has_half_as_many_for_each_before_that_made_its_level_no_faster() -> None:
+def test_patience_halves_with_each_child_without_gain() -> None:
     """Two are free, a ten-thousandth is no faster, levels are apart."""
     search = begun(Local(target_graph()), "search.changes=64")
     context, island = search.context(epoch=EVOLVING), search.islands[0]
@@ -111,7 +111,7 @@ def test_a_child_has_half_as_many_for_each_before_that_made_its_level_no_faster(
     assert [after(saved) for saved in (little // 2, little - 1, little + 1, little + 2)] == [8, 8, 64, 64]
 
 
-def test_what_is_new_is_held_against_what_it_replaces() -> None:
+def test_change_is_judged_against_its_predecessor() -> None:
     """By the estimate: what makes a small segment much slower makes next to no difference to a whole program, and is not tried."""
     measure = Local(target_graph())
     search = begun(measure)
@@ -134,7 +134,7 @@ def _estimates(context: SearchContext, genome: Genome) -> Asking[list[float]]:
     return [float(expected_cycles(raw[None], context.rules.at[0])[0]) for raw in raws if raw is not None]
 
 
-def test_moves_are_drawn_as_often_as_they_should_be() -> None:
+def test_moves_are_drawn_by_their_shares() -> None:
     search = begun(Local(target_graph()))
     drawn = Counter[str]()
     names = ["toggle_held", "change_tiling", "change_blocks"]
@@ -168,7 +168,7 @@ def test_without_changes_there_are_no_children() -> None:
     assert len(measure.asked) == asked
 
 
-def test_changes_are_tried_on_the_machine_as_it_is_described() -> None:
+def test_changes_are_tried_on_the_described_machine() -> None:
     """Whoever measures: a board, or a target that is not the NPU, where there is nothing to try on."""
     u = target_graph()
     genome = single_operators(u)

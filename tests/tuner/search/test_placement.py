@@ -98,7 +98,7 @@ def test_a_stage_of_everything_is_the_program() -> None:
     assert (part[:, 1] <= part[:, 0]).all(), "no stage is faster than its roofline"
 
 
-def test_side_by_side_is_faster_than_the_sum_and_slower_than_the_longest() -> None:
+def test_parallel_time_is_between_longest_and_sum() -> None:
     evaluator, table = measured()
     genes = singles(table)
     pair = [genes[k] for k in range(len(genes)) if not target_graph().producers[genes[k].start]][:2]
@@ -125,7 +125,7 @@ def test_pieces_know_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("cores", [2, 4])
-def test_list_schedules_are_genomes_and_the_estimate_is_near(cores: int) -> None:
+def test_list_schedules_are_genomes_with_near_estimates(cores: int) -> None:
     evaluator, table = measured("inception_block", cores)
     p = placer(table)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
@@ -189,7 +189,7 @@ def annealer(table: SegmentTable, cores: int = 2) -> Annealer:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
+def test_walk_ends_at_its_fastest_point(noise: float) -> None:
     _, table = measured()
     wide = table.segmentation(0, width=2)
     assert wide is not None
@@ -278,7 +278,7 @@ def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
     return LocalSearch(u, *overrides).steps(measure, epochs), measure
 
 
-def test_the_search_places_segments_and_learns_what_borders_save() -> None:
+def test_search_places_segments_and_learns_border_savings() -> None:
     search, measure = searched()
     programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
     runs = [gene for genome in programs for gene in genome if gene.stop - gene.start > 1]
@@ -290,7 +290,7 @@ def test_the_search_places_segments_and_learns_what_borders_save() -> None:
     assert mine < theirs
 
 
-def test_what_is_expected_of_a_placed_program_is_less_than_the_sum() -> None:
+def test_placed_program_is_expected_below_the_sum() -> None:
     search, _ = searched(epochs=3)
     genes = singles(search.known.table)
     placed = tuple(gene._replace(cores=(k % 2,)) for k, gene in enumerate(genes))

@@ -105,7 +105,7 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
         assert np.isfinite(cost).all()
 
 
-def test_segments_longer_than_those_that_are_looked_at_one_by_one_count_once_they_are_measured() -> None:
+def test_longer_segments_count_once_they_are_measured() -> None:
     names = ["x", *(f"y{k}" for k in range(EVERY_LENGTH + 6))]
     u = graph_unit(load_machine("tiny"), (1, 16, 4, 4), *(conv(y, x, (16, 16), 1) for x, y in itertools.pairwise(names)))
     table, long = SegmentTable(Structures(u), len(LEVELS)), Gene(2, EVERY_LENGTH + 5)
@@ -126,7 +126,7 @@ def test_segments_longer_than_those_that_are_looked_at_one_by_one_count_once_the
     assert long not in found[0]
 
 
-def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
+def test_unknown_operator_leaves_no_cover() -> None:
     u, table = target_graph("conv_chain"), SegmentTable(structures("conv_chain"), len(LEVELS))
     assert table.segmentation(0) is None
     assert table.singles() is None
@@ -163,7 +163,7 @@ def test_singles_are_single_and_best_over_the_levels(seed: int) -> None:
         assert np.log(mine).sum() == pytest.approx(min(np.log(c).sum() for c in alike if c is not None))
 
 
-def test_a_table_remembers_the_first_answer_and_the_best() -> None:
+def test_table_remembers_first_answer_and_best() -> None:
     table = SegmentTable(structures("conv_chain"), 2)
     slow, fast = Gene(0, 1), Gene(0, 1, 2)
     table.add(slow, np.array([9, 9]))
@@ -218,7 +218,7 @@ def test_noise_moves_segmentations_and_follows_its_generator() -> None:
 
 
 @pytest.mark.parametrize("caching", [False, True])
-def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) -> None:
+def test_first_genes_cover_operators_in_all_block_counts(caching: bool) -> None:
     u, table = target_graph("residual_block"), SegmentTable(structures("residual_block"), len(LEVELS))
     genes = first_genes(u, table, caching)
     assert any(gene.cached for gene in genes) == caching

@@ -19,6 +19,7 @@ from simulator.npu.container_file import decode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.messages import naming
 from tests.tuning import quick, save_small
 from tuner.farm.board_finals import FinalsWorker, read
 from tuner.farm.isolated_map import each_here
@@ -71,7 +72,7 @@ def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Lowered
     assert len(rest) == len(finalists(log, tasks, run_id, LEVELS, 10_000)) - 1
 
 
-def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[Path, LoweredModel]) -> None:
+def test_simulator_board_gives_the_simulators_answers(run: tuple[Path, LoweredModel]) -> None:
     verdict = decided(run, measure, 400)
     for finalist in (*verdict.finalists, *verdict.baselines):
         assert finalist.cycles == finalist.contender.simulated
@@ -87,7 +88,7 @@ def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[P
     assert verdict.baselines[0].standing == {}
 
 
-def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, LoweredModel]) -> None:
+def test_board_gets_the_bytes_of_whole_programs(run: tuple[Path, LoweredModel]) -> None:
     seen: list[Encoded] = []
 
     def board(program: Encoded, level: str) -> Reading:
@@ -107,7 +108,7 @@ def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Lowere
     assert set(verdict.plans.values()) == {simplest.plan}
 
 
-def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, LoweredModel]) -> None:
+def test_program_failing_at_one_level_wins_nowhere(run: tuple[Path, LoweredModel]) -> None:
     def moody(program: Encoded, level: str) -> Reading:
         if level == "severe" and program.container == fastest:
             return Reading(None, "timeout", "gone")
@@ -135,7 +136,7 @@ def twins(run: tuple[Path, LoweredModel], *instructions: int) -> list[Contender]
     return [replace(one, plan=plan.model_copy(update={"model": f"{count}"}), instructions=count) for count in instructions]
 
 
-def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: tuple[Path, LoweredModel]) -> None:
+def test_simplest_is_by_segments_instructions_then_digest(run: tuple[Path, LoweredModel]) -> None:
     short, long, base = twins(run, 900, 1000, 5)
     fewer = replace(long, plan=long.plan.model_copy(update={"segments": long.plan.segments[1:]}))
     for entered, simplest in (((long, short), short), ((short, fewer), fewer)):
@@ -146,7 +147,7 @@ def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: t
     assert short.simplicity != same.simplicity
 
 
-def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple[Path, LoweredModel]) -> None:
+def test_spread_is_over_successful_readings(run: tuple[Path, LoweredModel]) -> None:
     one, other, base = twins(run, 1, 2, 3)
     readings = {0: [1000, 1010, 990, 1020, 980, 0, 5000], 1: [0, 0, 0, 0, 2000, 2010, 2020], 2: [9000] * 7}
     rounds = {level: iter(range(7)) for level in LEVELS}
@@ -163,17 +164,17 @@ def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple
 
 def test_a_baseline_that_fails_is_said(run: tuple[Path, LoweredModel]) -> None:
     entered, base = twins(run, 1, 2)
-    with pytest.raises(BoardFailedError, match="the baseline failed in half of the rounds"):
+    with pytest.raises(BoardFailedError, match=naming("baseline")):
         decide_finals([entered], base, LEVELS, 20, lambda turns: [[FAILED if at == 1 else 7 for at in turn.programs] for turn in turns])
 
 
-def test_a_turn_that_takes_its_worker_along_is_said() -> None:
+def test_turn_that_kills_its_worker_is_reported() -> None:
     def gone(turn: Turn) -> list[int]:
         raise RuntimeError("gone")
 
     with (
         each_here(lambda: gone) as farm,
-        pytest.raises(TilefarmError, match=r"level slight: finalists could not be measured again: RuntimeError: gone; --resume"),
+        pytest.raises(TilefarmError, match=naming("level slight", "RuntimeError: gone", "--resume")),
     ):
         list(read(farm, [Turn("slight", (0, 1))]))
 
@@ -182,5 +183,5 @@ def test_a_board_that_fails_is_said(run: tuple[Path, LoweredModel]) -> None:
     def dead(program: Encoded, level: str) -> Reading:
         return Reading(None, "timeout", "gone") if level == "slight" else Reading(5)
 
-    with pytest.raises(BoardFailedError, match=r"every finalist failed in half of the rounds .*; --resume tries it again"):
+    with pytest.raises(BoardFailedError, match=naming("every finalist", "--resume")):
         decided(run, dead, 2)

@@ -33,7 +33,7 @@ def test_four_machines_differ_in_their_memory_alone() -> None:
 
 
 @given(st.integers(1, SHARE_UNIT), st.integers(24, 10**7))  # below, rounding of the period is more than an eighth of the inference
-def test_the_load_has_the_mean_share_in_every_period(share: int, cycles: int) -> None:
+def test_load_has_the_mean_share_in_every_period(share: int, cycles: int) -> None:
     load, period = on_off(share, cycles), max(2, cycles // PERIODS)
     if len(load.cycles) == 1:
         assert load.share_units == (share,)

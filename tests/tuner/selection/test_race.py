@@ -85,7 +85,7 @@ def readings(placing: Placing) -> NDArray[np.int64]:
 @pytest.mark.parametrize(
     ("name", "noise"), [("1%", gaussian(0.01)), ("5%", gaussian(0.05)), ("heavy tails", student(0.05)), ("spikes", spikes)]
 )
-def test_the_chosen_one_is_within_a_hundredth_of_the_best(name: str, noise: Noise) -> None:
+def test_chosen_program_is_within_a_hundredth_of_best(name: str, noise: Noise) -> None:
     """200 finals of 8 programs whose times are 2% apart, on a board that drifts by 2% in a hundred readings."""
     behind: dict[str, list[float]] = {"any": [], "slowest": []}
     counts, lost = [], 0
@@ -116,7 +116,7 @@ def test_a_board_without_noise_is_believed_at_once() -> None:
     assert estimates(placing.cycles, 0) == [1000, 1001, 1000, 2000]
 
 
-def test_a_level_without_noise_does_not_wait_for_one_with() -> None:
+def test_level_without_noise_does_not_wait_for_others() -> None:
     quiet, loud = SimulatedBoard([1e6, 1e6, 2e6], None), SimulatedBoard([1e6, 1e6, 2e6], gaussian(0.05))
 
     def both(turns: Sequence[Turn]) -> list[list[int]]:
@@ -138,7 +138,7 @@ def test_who_is_told_apart_is_not_read_again() -> None:
     assert counts[0] in list_looks(BUDGET)
 
 
-def test_what_is_not_told_apart_is_not_equally_good() -> None:
+def test_indistinguishable_programs_are_not_equally_good() -> None:
     """With more noise than the budget is good for: simplicity gets what may be half a percent slower, and not what seems to be more."""
     outcomes = [race(2, ["none"], 100, SimulatedBoard([1e6, 1.01e6, 3e6], gaussian(0.05), seed))["none"] for seed in range(40)]
     open_ones = [each for each in outcomes if len(each.leaders) == 2]
@@ -162,7 +162,7 @@ def test_failures() -> None:
     assert [dead[level].leaders for level in levels] == [(), ()]
 
 
-def test_who_was_beaten_by_a_program_that_fails_later_is_in_question_again() -> None:
+def test_program_beaten_by_a_later_failure_is_reconsidered() -> None:
     """0 is much faster at `none`, no faster at `severe`, and gone there after the first look."""
     first, second = SimulatedBoard([1.0e6, 1.1e6, 1.11e6, 2e6], gaussian(0.02)), SimulatedBoard([1e6, 1e6, 1e6, 2e6], gaussian(0.02))
     asked = 0
@@ -184,7 +184,7 @@ def test_who_was_beaten_by_a_program_that_fails_later_is_in_question_again() -> 
     assert 0 not in placings["severe"].leaders
 
 
-def test_what_was_read_for_less_long_is_told_as_if_it_had_been_read_beside() -> None:
+def test_shorter_reading_counts_as_if_read_in_parallel() -> None:
     """The board is 16% slower at the end than at the beginning, where the others were read."""
     times = [1.00e6, 1.15e6, 1.003e6, 3e6]
     placing = race(3, ["none"], BUDGET, SimulatedBoard(times, gaussian(0.02), drift=2e-4))["none"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tuner.selection.robust import Floats, best_variants, losses, most_robust, served_loss
 
 NAN = math.nan
@@ -40,7 +41,7 @@ def test_the_robust_program_has_the_least_largest_loss(cycles: Floats) -> None:
 
 
 @given(SOME_FIT)
-def test_what_does_not_fit_has_no_loss_and_is_not_robust(cycles: Floats) -> None:
+def test_unfit_program_has_no_loss_and_no_robustness(cycles: Floats) -> None:
     loss, at = losses(cycles), most_robust(cycles)
     np.testing.assert_array_equal(np.isnan(loss), np.isnan(cycles))
     open_levels = ~np.isnan(cycles).all(axis=0)
@@ -65,7 +66,7 @@ def key(cycles: Floats, members: tuple[int, ...]) -> tuple[int, float]:
 
 
 @given(SOME_FIT, st.integers(1, 5))
-def test_the_best_few_are_the_best_of_all_sets(cycles: Floats, count: int) -> None:
+def test_best_few_are_the_best_of_all_sets(cycles: Floats, count: int) -> None:
     serves = best_variants(cycles, count)
     members = tuple(sorted({program for program in serves if program is not None}))
     assert len(members) <= count
@@ -80,7 +81,7 @@ def test_the_best_few_are_the_best_of_all_sets(cycles: Floats, count: int) -> No
 
 
 @given(FITS)
-def test_more_variants_are_never_worse_and_one_is_the_robust_one(cycles: Floats) -> None:
+def test_variants_never_harm_and_one_is_robust(cycles: Floats) -> None:
     worst = [float(served_loss(cycles, best_variants(cycles, count)).max()) for count in range(1, 6)]
     assert worst == sorted(worst, reverse=True)
     assert set(best_variants(cycles, 1)) == {most_robust(cycles)}
@@ -104,5 +105,5 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize(("programs", "count"), [(3, 0), (60, 30)])
 def test_too_few_and_too_many_variants_are_refused(programs: int, count: int) -> None:
-    with pytest.raises(BadInputError, match=f"{count} variants of {programs} programs: accepted: 1 or more, and at most 1,000,000 ways"):
+    with pytest.raises(BadInputError, match=naming(f"{count} variants", f"{programs} programs", "1,000,000")):
         best_variants(np.ones((programs, 2)), count)

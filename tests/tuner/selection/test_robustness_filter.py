@@ -48,7 +48,7 @@ def worst(case: Case, program: int, level: int) -> float:
 
 
 @given(cases())
-def test_the_guard_costs_no_more_than_was_asked_for_or_than_it_insures(case: Case) -> None:
+def test_guard_costs_at_most_limit_and_insurance(case: Case) -> None:
     ships = case.settled()
     changed = [level for level in range(LEVELS) if ships.serves[level] != case.serves[level]]
     assert [each.level for each in ships.displaced] == changed
@@ -85,7 +85,7 @@ def test_no_more_programs_than_were_asked_for(case: Case, most: int) -> None:
 
 
 @given(cases())
-def test_without_insurance_a_champion_gives_way_to_its_equals_alone(case: Case) -> None:
+def test_champion_without_insurance_yields_to_equals_alone(case: Case) -> None:
     for level, program in enumerate(case._replace(insure=0.0).settled().serves):
         assert program is None or case.times[0, program, level] == np.nanmin(case.times[0, :, level])
 
@@ -93,7 +93,7 @@ def test_without_insurance_a_champion_gives_way_to_its_equals_alone(case: Case) 
 # --- by hand ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_variant_that_loses_more_than_its_replacement_costs_gives_way() -> None:
+def test_variant_losing_more_than_its_replacement_yields() -> None:
     described, other = [[100, 104], [120, 100], [105, 102]], [[100, 102], [120, 110], [105, 100]]
     times = np.array([described, other], float)
     assert settle_variants((0, 1), times, 2) == ((0, 2), (DisplacedVariant(1, 1, 1, 110 / 100 - 1),))

@@ -18,6 +18,7 @@ from simulator.compiled import read_compiled
 from simulator.contended_runs import ContendedRuns, Contention
 from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession
+from tests.messages import mentions
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.log.read import read_log
@@ -54,7 +55,7 @@ def exported(run: Path, *words: object) -> Path:
     return out
 
 
-def test_the_robust_program_of_a_run_is_that_of_its_log(tuned: tuple[Path, Summary]) -> None:
+def test_robust_program_of_a_run_follows_its_log(tuned: tuple[Path, Summary]) -> None:
     run, summary = tuned
     robust = summary.robust
     assert robust is not None
@@ -116,14 +117,14 @@ def test_what_is_exported_runs(tuned: tuple[Path, Summary], words: tuple[object,
         assert runs.chosen().cycles >= runs.oracle.cycles * 0.99
 
 
-def test_as_many_variants_as_levels_are_the_run_s_own(tuned: tuple[Path, Summary]) -> None:
+def test_variants_for_all_levels_are_the_runs_own(tuned: tuple[Path, Summary]) -> None:
     run, summary = tuned
     compiled = read_compiled(exported(run, "--variants", 3))
     assert [compiled.cycles(level)[level] for level in LEVELS] == [row.cycles for row in summary.levels.values()]
     assert exported(run).read_bytes() == (run / "best.onnx").read_bytes()
 
 
-def test_a_run_ships_as_few_as_are_asked_for(tuned: tuple[Path, Summary]) -> None:
+def test_run_ships_as_few_as_asked(tuned: tuple[Path, Summary]) -> None:
     """A finished run that is resumed with `variants` ships them, and its champions are kept."""
     run, before = tuned
     summary = search(run.parent / f"{MODEL}.onnx", run.parent / "FEW", seed=before.seed, variants=1)
@@ -138,7 +139,7 @@ def test_a_run_ships_as_few_as_are_asked_for(tuned: tuple[Path, Summary]) -> Non
     assert (run.parent / "FEW" / "best.onnx").read_bytes() == (run / "best.onnx").read_bytes()
 
 
-def test_what_is_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which the heaviest level's own variant is three times as slow there as the fastest of the others."""
     run, before = tuned
     real = variant_choice.out_of_sample
@@ -240,19 +241,17 @@ def test_variants_pay_where_one_program_loses_enough(hand: tuple[LoweredModel, l
     far = ((100, 100, 150), (120, 110, 100), (105, 105, 104))
     serves, robust = shipped(hand, None, *far)
     assert (serves, robust.pays) == ([0, 0, 1], True)
-    assert robust.says == (
-        "Variants pay for conv_chain on edge: one program for all levels takes up to 5.0% longer (at none), the best two up to 0.0%."
-    )
+    assert mentions(robust.says, "Variants pay", "conv_chain", "edge", "5.0%", "(at none)", "0.0%")
     assert shipped(hand, 1, *far)[0] == [2, 2, 2]
     near = ((100, 100, 150), (120, 110, 100), (101, 100, 101))
     serves, robust = shipped(hand, None, *near)
     assert (serves, robust.pays) == ([0, 0, 1], False)
-    assert robust.says == "Variants do not pay for conv_chain on edge: one program for all levels takes at most 1.0% longer (at none)."
+    assert mentions(robust.says, "do not pay", "conv_chain", "edge", "1.0%", "(at none)")
     assert (robust.not_judged, robust.displaced) == ("not here", ())
     assert robust.one_level_cycles == {"none": 100, "slight": 100, "severe": 150}
 
 
-def test_a_champion_ships_where_insurance_costs_more_than_was_asked_for(
+def test_champion_ships_where_insurance_costs_too_much(
     hand: tuple[LoweredModel, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The champion of two levels loses 17% at one of them if DDR is faster; what does not takes 46% longer as described, at the other."""
@@ -271,9 +270,7 @@ def test_a_champion_ships_where_insurance_costs_more_than_was_asked_for(
     assert choose_variants(opened, Candidates(own, models[2]), None, cycles, insure=0.0).robust.displaced == ()  # type: ignore[union-attr]
 
 
-def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
-    hand: tuple[LoweredModel, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unstable_gains_are_no_reason_for_variants(hand: tuple[LoweredModel, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch) -> None:
     opened, models = hand
     far = said(models, (100, 100, 150), (120, 110, 100), (101, 100, 103))
     own = dict(zip(LEVELS, (models[0], models[0], models[1]), strict=True))
@@ -284,10 +281,7 @@ def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
     assert found.robust is not None
     assert [models.index(found.variants[level]) for level in LEVELS] == [0, 0, 2]
     assert [(each.level, each.condition, each.over) for each in found.robust.displaced] == [("severe", "DDR rate +30%", 0.504854)]
-    assert found.robust.says == (
-        "Variants do not pay for conv_chain on edge: one program for all levels takes at most 3.0% longer (at severe), "
-        "and the variant that is faster there is not so out of sample."
-    )
+    assert mentions(found.robust.says, "do not pay", "conv_chain", "edge", "3.0%", "(at severe)", "out of sample")
 
 
 def test_no_program_fits_every_level(hand: tuple[LoweredModel, list[MeasuredModel]]) -> None:
@@ -304,4 +298,4 @@ def test_one_program_is_the_fastest_everywhere(hand: tuple[LoweredModel, list[Me
     opened, models = hand
     found = choose_variants(opened, Candidates(dict.fromkeys(LEVELS, models[0]), models[0]))
     assert found.robust is not None
-    assert found.robust.says == "Variants do not pay for conv_chain on edge: one program is the fastest at every level."
+    assert mentions(found.robust.says, "do not pay", "conv_chain", "edge", "every level")

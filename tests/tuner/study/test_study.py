@@ -91,7 +91,7 @@ def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str,
 
 
 @pytest.mark.parametrize("cells", [0, 5, 13, 20])
-def test_an_interrupted_study_goes_on_as_if_nothing_had_been(tmp_path: Path, whole: dict[str, Any], cells: int) -> None:
+def test_interrupted_study_continues_unchanged(tmp_path: Path, whole: dict[str, Any], cells: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_study(tmp_path / "s", SPEC, Interrupted(cells), each_here, say=quiet)
     journal = tmp_path / "s" / JOURNAL
@@ -168,7 +168,7 @@ def test_a_failing_cell_fails_its_trial_only(tmp_path: Path) -> None:
     assert summary["best"]["params"]["search.generation"] <= 4
 
 
-def test_a_study_of_which_nothing_ran_says_why_and_ends_with_1(
+def test_study_without_runs_has_reason_and_exit_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(*_: object, **__: object) -> CellCurve:
@@ -192,7 +192,7 @@ def test_the_value_is_the_area_under_the_curve(whole: dict[str, Any], tmp_path: 
     assert trial["cpu_s"] == 1.5 * len(cells)
 
 
-def test_every_curve_is_kept_and_the_front_is_drawn_from_them(tmp_path: Path) -> None:
+def test_front_is_drawn_from_all_curves(tmp_path: Path) -> None:
     summary = run_study(tmp_path / "s", SPEC, bowl, each_here, say=quiet)
     batches = [json.loads(path.read_text())["trials"] for path in sorted((tmp_path / "s" / "batches").iterdir())]
     kept = [trial for batch in batches for trial in batch]
@@ -207,7 +207,7 @@ def test_every_curve_is_kept_and_the_front_is_drawn_from_them(tmp_path: Path) ->
     assert not (tmp_path / "s" / ".work").exists()
 
 
-def test_a_trial_is_stopped_within_its_run_by_the_median_at_as_many_readings(whole: dict[str, Any]) -> None:
+def test_trial_is_stopped_by_median_at_equal_readings(whole: dict[str, Any]) -> None:
     trials = whole["trials"]
     pruned = [trial for trial in trials if trial["pruned"]]
     assert pruned
@@ -221,7 +221,7 @@ def test_a_trial_is_stopped_within_its_run_by_the_median_at_as_many_readings(who
     assert whole["best"]["trial"] not in [trial["number"] for trial in pruned]
 
 
-def test_what_a_trial_is_and_when_it_is_stopped_is_said_first(tmp_path: Path) -> None:
+def test_trial_and_its_stopping_are_printed_first(tmp_path: Path) -> None:
     lines: list[str] = []
     run_study(tmp_path / "s", StudySpec(**{**SPEC.__dict__, "trials": 1}), bowl, each_here, say=lines.append)
     assert lines[0] == (
@@ -241,7 +241,7 @@ def test_what_a_trial_is_and_when_it_is_stopped_is_said_first(tmp_path: Path) ->
         ("search.population=12", "search.population 32, not 12"),
     ],
 )
-def test_another_space_is_refused_in_a_line_and_nothing_is_lost(tmp_path: Path, setting: str, said: str) -> None:
+def test_another_space_is_one_line_and_loses_nothing(tmp_path: Path, setting: str, said: str) -> None:
     out = tmp_path / "s"
     spec = StudySpec(**{**SPEC.__dict__, "trials": 4})
     run_study(out, spec, bowl, each_here, say=quiet)

@@ -16,6 +16,7 @@ import yaml
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
+from tests.messages import naming
 from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
 from tuner.cli import main
@@ -65,7 +66,7 @@ def test_cells_are_the_runs_that_tune_makes(models: tuple[Path, Path], tmp_path:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_two_workers_that_share_make_the_runs_of_one_that_does_not(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_sharing_workers_make_the_runs_of_one(models: tuple[Path, Path], tmp_path: Path) -> None:
     index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, store="none"), lambda line: None)
     assert set(index["stored_tasks"]) == {0}
     assert not (tmp_path / "alone" / "store").exists()
@@ -86,7 +87,7 @@ def test_seeds_come_after_models_and_machines(models: tuple[Path, Path], tmp_pat
     index = sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=3, resume=True), lines.append)
     assert index["path"].tolist() == [f"{name}-{machine}-s{seed}" for name, machine in pairs for seed in (0, 1, 2)], "seeds can be added"
     before = (tmp_path / "sweep" / "index.parquet").read_bytes()
-    with pytest.raises(BadInputError, match="has runs of 3 seeds; give --seeds 3 or more"):
+    with pytest.raises(BadInputError, match=naming("3 seeds", "--seeds 3")):
         sweep(request(models, tmp_path / "sweep", machines=("edge", "tiny"), seeds=2, resume=True), lines.append)
     assert (tmp_path / "sweep" / "index.parquet").read_bytes() == before
 
@@ -113,10 +114,10 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
     sweep(request(models[:1], out, seeds=2, candidates=N, resume=True), lines.append)
     assert not states, "nothing is left to do"
     assert lines[-1].startswith("2 of 2 runs done")
-    with pytest.raises(BadInputError, match=f"has runs of {N} programs; give --candidates {N} or more"):
+    with pytest.raises(BadInputError, match=naming(f"{N} programs", f"--candidates {N}")):
         sweep(request(models[:1], out, seeds=2, candidates=4, resume=True), lines.append)
     timed = (*QUICK, "budget.candidates=null", "budget.seconds=5")
-    with pytest.raises(BadInputError, match=f"has runs of {N} programs, not of 5 s; give that budget"):
+    with pytest.raises(BadInputError, match=naming(f"{N} programs", "5 s")):
         sweep(request(models[:1], out, seeds=2, candidates=None, overrides=timed, resume=True), lines.append)
     other = (*QUICK, "search.elites=3")
     with pytest.raises(BadInputError, match=r"search\.elites 4, not 3"):
@@ -152,7 +153,7 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
     assert index.loc[index["state"] == "failed", "cycles"].isna().all()
 
 
-def test_a_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.driver.finalize", lambda *_: 1 // 0)
     index = sweep(request(models[:1], tmp_path / "sweep"), lambda line: None)
     assert index["error"].tolist() == ["ZeroDivisionError: integer division or modulo by zero"]

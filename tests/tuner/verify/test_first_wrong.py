@@ -55,9 +55,7 @@ def checked(path: Path, capsys: Capture) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["alone", "fused"])
-def test_the_first_operator_with_a_wrong_value_is_named(
-    fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_first_operator_with_a_wrong_value_is_named(fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     out = tmp_path / "out.onnx"
     plant(monkeypatch, fused)
     assert main(["compile", str(chain(tmp_path)), "--machine", "edge", "--layerwise", "--out", str(out)]) == 0
@@ -67,7 +65,7 @@ def test_the_first_operator_with_a_wrong_value_is_named(
     assert lines[1].startswith(f"FAILED the first operator whose value is wrong is Sigmoid 'op3', which makes {tensor!r}: max|out-ref|")
 
 
-def test_a_file_of_a_compiler_that_has_been_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_file_of_a_since_repaired_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     plant(monkeypatch, fused=False)
     words = ["compile", str(chain(tmp_path)), "--machine", "edge", "--layerwise", "--out", str(tmp_path / "out.onnx"), "--check", "--json"]
     assert main(words) == 1

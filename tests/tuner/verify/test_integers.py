@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tuner.verify.integers import Difference, compare_integers, integers_of, summarise_differences
 from tuner.zoo.load import load_network
 from tuner.zoo.quantise import quantise_model, random_samples
@@ -100,12 +101,12 @@ def test_weights_beside_uint8_are_uint8():
     assert sum(one.differing or 0 for one in compare_integers(integers)) == 0
 
 
-def test_what_the_formulas_or_onnxruntime_refuse_is_one_line():
-    with pytest.raises(BadInputError, match=r"^conv\S*: scale 0; expected a finite number above 0$"):
+def test_refusals_of_formulas_or_onnxruntime_are_one_line():
+    with pytest.raises(BadInputError, match=r"^conv\S*: scale 0\b"):
         compare_integers(integers_of(small(WEIGHTS, scale=0), FEEDS))
-    with pytest.raises(BadInputError, match=r"^onnxruntime cannot run the model: .*x"):
+    with pytest.raises(BadInputError, match=naming("onnxruntime", "x")):
         integers_of(small(WEIGHTS), {"x": FEEDS["x"][:, :1]})
     broken = small(WEIGHTS)
     broken.graph.node[1].op_type = "QLinearNothing"
-    with pytest.raises(BadInputError, match=r"^onnxruntime cannot load the model: .*QLinearNothing"):
+    with pytest.raises(BadInputError, match=naming("onnxruntime", "QLinearNothing")):
         integers_of(broken, FEEDS)

@@ -123,7 +123,7 @@ def class_token(b: Builder) -> str:
     return b.node("MatMul", [token, b.normal((16, 8))])
 
 
-def test_a_constant_in_front_of_a_sequence_is_run_by_itself(tmp_path):
+def test_constant_before_a_sequence_is_run_by_itself(tmp_path):
     session, expected, found = checked(files(tmp_path, class_token, Quantiser("qop", "int8"), shape=(1, 6, 16)))
     assert found.ok
     told = check_operators(expected.integers(), session.compiled.machine, session.compiled.dtype)
@@ -132,7 +132,7 @@ def test_a_constant_in_front_of_a_sequence_is_run_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["qdq", "qop"])
-def test_products_and_softmax_over_heads_are_run_by_themselves(tmp_path, form):
+def test_products_and_softmax_over_heads_run_by_themselves(tmp_path, form):
     """They come with the views in front of them, or with heads and channels in one axis."""
     session, expected, found = checked(files(tmp_path, attention, Quantiser(form, "int8"), shape=(1, 6, 16)))
     assert found.ok
@@ -162,7 +162,7 @@ def test_a_wrong_value_is_found_and_named(tmp_path):
     assert (told.total[2], told.first) == (1, second)
 
 
-def test_a_machine_of_fixed_point_has_a_reference_of_its_own(tmp_path):
+def test_fixed_point_machine_has_its_own_reference(tmp_path):
     """It differs from onnxruntime's by steps, which the check counts; a program that rounds as onnxruntime does is wrong there."""
     session, expected, found = checked(files(tmp_path, whole, QDQ, ETHOS, side=24))
     assert found.ok
@@ -206,7 +206,7 @@ def test_the_command_says_all_of_it(tmp_path, capsys):
     assert lines[-1] == "check of level none: passed"
 
 
-def test_the_command_says_how_a_machine_of_fixed_point_differs(tmp_path, capsys):
+def test_command_explains_the_difference_of_fixed_point(tmp_path, capsys):
     out = files(tmp_path, whole, QDQ, ETHOS, side=24)
     assert main(["run", str(out), "--input", "random:3", "--check", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["check"]["integers"]
@@ -223,13 +223,13 @@ def test_the_command_says_how_a_machine_of_fixed_point_differs(tmp_path, capsys)
         (["--check", "--float", "no.onnx"], "no.onnx: no such file"),
     ],
 )
-def test_a_float_model_that_is_of_no_use_is_one_line(tmp_path, capsys, words, said):
+def test_useless_float_model_is_one_line(tmp_path, capsys, words, said):
     out = files(tmp_path, whole)
     assert main(["run", str(out), "--input", "random", *words]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_float_model_of_other_outputs_is_one_line(tmp_path, capsys):
+def test_float_model_of_other_outputs_is_one_line(tmp_path, capsys):
     out = files(tmp_path, whole)
     model = onnx.load(tmp_path / "floats.onnx")
     model.graph.node.append(helper.make_node("Relu", [model.graph.output[0].name], ["other"]))

@@ -31,7 +31,7 @@ def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
         run_reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)}, StoredTensors())
 
 
-def test_a_model_of_float16_is_computed_in_float32_and_rounded(tmp_path):
+def test_float16_model_is_computed_in_float32_and_rounded(tmp_path):
     """Pieces as a compiled file marks them; feeds of any width."""
     kind = TensorProto.FLOAT16
     dtype = helper.tensor_dtype_to_np_dtype(kind)
@@ -90,7 +90,7 @@ def test_looking_at_every_tensor_keeps_few_of_them(tmp_path):
     assert int(done.stdout) < 20
 
 
-def test_a_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
+def test_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
     model, shell = tmp_path / "conv_chain.onnx", tmp_path / "python"
     onnx.save(small_model("conv_chain"), model)
     for script, message in (("kill -SEGV $$", r"died on its body \(signal 11\)"), ("exec sleep 60", "not done with its body after 0.2 s")):

@@ -25,6 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
+from tests.messages import mentions, naming
 from tests.models import Builder, reference_outputs
 from tests.piece_models import piece_model
 from tests.tuning import QUICK
@@ -72,7 +73,7 @@ def checked(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, Any]
 # the limit -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_is_four_times_what_rounding_does_between_bounds() -> None:
+def test_limit_is_four_rounding_errors_between_bounds() -> None:
     assert TensorComparison(0.0, 0.01).limit == FACTOR * 0.01 == 0.04
     assert TensorComparison(0.0, 0.0).limit == FLOOR < 2e-3
     assert TensorComparison(0.0, float("nan")).limit == FLOOR
@@ -147,7 +148,7 @@ def test_a_function_rounds_whatever_it_is_fused_with(tmp_path: Path) -> None:
     assert rounding("Erf", "Max") == pytest.approx(rounding("Erf"), rel=0.3)
 
 
-def test_a_small_fault_is_found_where_rounding_does_little(tmp_path: Path) -> None:
+def test_small_fault_is_found_where_rounding_is_small(tmp_path: Path) -> None:
     """One bias off by half a percent of the largest output: below any tolerance that suits all networks."""
     b = Builder(np.random.default_rng(1), (1, 16, 8, 8))
     opened, path = compiled(b.model(b.conv(b.relu(b.conv("x", 32)), 16)), tmp_path)
@@ -199,7 +200,7 @@ def picking(rng: Rng) -> ModelProto:
     return model
 
 
-def test_indices_that_rounding_turns_are_counted_and_fail_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounded_indices_are_counted_and_fail_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     opened, path = compiled(picked := picking(np.random.default_rng(3)), tmp_path)
     session, feeds, expected, values = checked(path)
     border = [buffer.name for buffer in session.compiled.pieces[0].container.memory.of_kind("output")]
@@ -215,7 +216,7 @@ def test_indices_that_rounding_turns_are_counted_and_fail_nothing(tmp_path: Path
     assert values.faults == ()
     assert main(["run", str(path), "--input", "random", "--check"]) == 0
     said = capsys.readouterr().out
-    assert f"output index: {values.counted['index'].equal} of 64 values equal to onnxruntime's; not part of the check" in said
+    assert mentions(said, "output index", values.counted["index"].equal, 64)
     assert f"tensor {border[0]}: max|out-ref|/max|ref| " in said
     assert main(["run", str(path), "--input", "random", "--check", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)["check"]
@@ -370,7 +371,7 @@ def test_values_off_make_a_run_unconfirmed(tmp_path: Path, monkeypatch: pytest.M
     assert "rounding alone" in summary["unconfirmed"][0]
 
 
-def test_a_value_inside_an_operator_may_be_what_overflows(tmp_path: Path) -> None:
+def test_inner_value_of_an_operator_may_overflow(tmp_path: Path) -> None:
     """Squares of 300 are beyond float16: a tensor of the model, though the NPU does not store it, or none."""
     b = Builder(np.random.default_rng(7), (1, 16, 8, 8))
     large = b.add(b.conv("x", 16), b.constant(np.full((1, 16, 1, 1), 300, np.float32)))
@@ -383,10 +384,10 @@ def test_a_value_inside_an_operator_may_be_what_overflows(tmp_path: Path) -> Non
     _, path = compiled(b.model(b.node("ReduceL2", [large], axes=[1])), tmp_path)
     *_, values = checked(path)
     assert values.beyond is None
-    assert values.faults[-1] == "not finite, and no tensor of the model is beyond float16 in float32: a value inside an operator is"
+    assert mentions(values.faults[-1], "not finite", "float16")
 
 
-def test_weights_beyond_float16_are_named_when_they_are_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_beyond_float16_are_named_when_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the model has them, or, where a batch normalisation makes them so, after their operator."""
     b = Builder(np.random.default_rng(8), (1, 16, 8, 8))
     huge = b.constant(np.full((16, 16, 1, 1), 1e5, np.float32))
@@ -400,7 +401,7 @@ def test_weights_beyond_float16_are_named_when_they_are_packed(tmp_path: Path, c
     words = ["compile", str(tmp_path / "model.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]
     assert main(words) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("weights beyond")]
-    assert lines[0] == f"weights beyond float16: {huge!r}, up to 100000 in float32; float16 holds at most 65504"
+    assert mentions(lines[0], f"{huge!r}", 100000, 65504)
     assert "/weights', up to 1.9" in lines[1]
     assert len(lines) == 2
     assert main([*words, "--json"]) == 0
@@ -410,9 +411,7 @@ def test_weights_beyond_float16_are_named_when_they_are_packed(tmp_path: Path, c
     assert "weights beyond" not in capsys.readouterr().out
 
 
-def test_weights_that_all_become_0_are_named_when_they_are_packed_and_where_they_make_values_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_vanish_are_named_with_their_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Behind a convolution of tiny weights a large one would bring values back."""
     b = Builder(np.random.default_rng(8), (1, 16, 8, 8))
     tiny, large = (b.constant(np.full((16, 16, 1, 1), value, np.float32)) for value in (2.0**-26, 1e4))
@@ -428,14 +427,14 @@ def test_weights_that_all_become_0_are_named_when_they_are_packed_and_where_they
 
 
 @pytest.mark.parametrize("magnitude", [0.0, 2.0**-25, 2.0**-24, 3.1e-8, 1.0, 65504.0, 65519.0, 65520.0, np.inf, np.nan])
-def test_what_float16_holds_is_what_numpy_keeps_finite_and_above_0(magnitude: float) -> None:
+def test_float16_range_is_that_of_numpy(magnitude: float) -> None:
     with np.errstate(all="ignore"):
         kept = np.float16(magnitude)
     assert holds(DataType.float16, magnitude) is bool(np.isfinite(kept) and (kept != 0) == (magnitude != 0))
     assert holds(DataType.float32, magnitude) is bool(np.isfinite(magnitude))
 
 
-def test_a_weight_is_named_where_no_tensor_is_beyond(tmp_path: Path) -> None:
+def test_weight_is_named_where_no_tensor_is_beyond(tmp_path: Path) -> None:
     """Zeros go in: in float32 zeros come out, and infinite times zero is not a number."""
     b = Builder(np.random.default_rng(9), (1, 16, 8, 8))
     huge = b.constant(np.full((16, 16, 1, 1), 1e5, np.float32))
@@ -451,11 +450,11 @@ def test_a_summary_of_another_version_is_refused(overflown: tuple[Path, str, flo
     (tmp_path / "run.json").write_bytes((run / "run.json").read_bytes())
     summary = json.loads((run / "summary.json").read_text())
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "schema_version": 1}))
-    with pytest.raises(BadInputError, match=r"summary\.json: of version 1, expected 4"):
+    with pytest.raises(BadInputError, match=naming("summary.json", "version 1", 4)):
         open_run(tmp_path)
 
 
-def test_all_levels_of_a_file_are_checked_with_one_reference(tmp_path: Path) -> None:
+def test_levels_of_a_file_share_one_reference(tmp_path: Path) -> None:
     b = Builder(np.random.default_rng(10), (1, 16, 8, 8))
     _, path = compiled(b.model(b.conv("x", 16)), tmp_path)
     levels = check_file(path)

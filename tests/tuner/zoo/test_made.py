@@ -70,7 +70,7 @@ def test_small_ones_are_valid_and_stay_within_float16(name: str) -> None:
         assert 0.3 < float(values[end].std()) < 5
 
 
-def test_a_name_gives_the_same_weights_every_time_and_a_seed_others() -> None:
+def test_name_fixes_weights_and_a_seed_gives_others() -> None:
     path, seed = resolve_model(Path("made:mobilenet_v2-small"), None)
     first, again, other = (load_network(path, random_weights=s) for s in (seed, seed, 1))
     assert first.SerializeToString(deterministic=True) == again.SerializeToString(deterministic=True)

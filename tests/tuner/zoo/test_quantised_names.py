@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_folder()
 
 
-def test_it_is_what_the_quantiser_makes_of_the_float_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantised_name_is_the_quantiser_over_float_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"{SMALL},quantised=qop,activations=int8,per_channel=1"
     found = load_network(name, random_weights=3)
     model = load_network(SMALL, random_weights=3)

@@ -118,7 +118,7 @@ def test_the_torch_form_is_one_normalisation() -> None:
 
 
 @pytest.mark.parametrize("name", ["group", "instance"])
-def test_random_weights_are_a_scale_near_one_and_a_shift_near_zero(name: str) -> None:
+def test_random_weights_have_unit_scale_and_zero_shift(name: str) -> None:
     steps = [step for op in lower(seed_weights(prepare(model_of(name)), 3)).operators if isinstance(op, Vector) for step in op.steps]
     (last,) = [step for step in steps if step.op == "scale_shift"]
     assert last.scale is not None

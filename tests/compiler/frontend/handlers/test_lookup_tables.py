@@ -70,7 +70,7 @@ def test_all_values_are_those_of_onnxruntime(name, kind):
     ],
     ids=["two readers", "several values", "an output", "no value alone"],
 )
-def test_what_is_no_function_of_one_value_is_no_table(middle, more):
+def test_functions_of_several_values_are_no_table(middle, more):
     assert LookUp not in {type(op) for op in lower(chain(middle, U, more)).operators}
 
 
@@ -80,7 +80,7 @@ def in_opset(version):
     return evaluate_table(nodes, {"s": F(0.03125)}, (TensorProto.UINT8, TensorProto.UINT8), [helper.make_opsetid("", version)], 9)
 
 
-def test_what_onnxruntime_refuses_has_no_table_and_what_is_a_bug_is_raised(monkeypatch):
+def test_onnxruntime_refusals_have_no_table_and_bugs_raise(monkeypatch):
     assert in_opset(13)[32] == round(np.tanh(1.0) * 32)
     assert in_opset(9) is None  # has no QuantizeLinear yet
 

@@ -77,7 +77,7 @@ def test_random_models_are_exact():
 
 
 @pytest.mark.parametrize("seed", [310, 333])
-def test_a_sum_with_channels_in_another_order_is_exact(seed):
+def test_sum_with_permuted_channels_is_exact(seed):
     check(*quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed))
 
 
@@ -156,7 +156,7 @@ def test_a_tensor_says_what_its_integers_stand_for():
         graph.verify()
 
 
-def test_a_convolution_is_a_sum_of_stored_integers_a_scale_and_an_offset():
+def test_convolution_is_integer_sum_with_scale_and_offset():
     """What an NPU has: x as it is stored, padding of the zero point, weights less theirs, and two vectors for the channels of y."""
     rng = np.random.default_rng(3)
     for _ in range(30):
@@ -226,7 +226,7 @@ def test_what_is_refused_names_the_node(model, kind, said):
 
 
 @pytest.mark.parametrize("pads", [(1, 300, 0, 2), (300, 0, 1, 1)], ids=str)
-def test_padding_that_no_field_holds_is_of_zero_points(pads):
+def test_padding_without_a_field_is_of_zero_points(pads):
     b = Builder(np.random.default_rng(0), (1, 3, 6, 40))
     floats = load_model(b.model(b.node("Conv", ["x", b.normal((4, 3, 3, 3))], pads=pads, strides=(20, 3))))
     made, feeds = quantised_model(floats, Quantiser("qop", "uint8"))
@@ -236,7 +236,7 @@ def test_padding_that_no_field_holds_is_of_zero_points(pads):
 
 
 @pytest.mark.parametrize("form", ["qop", "qdq"])
-def test_strides_of_a_signal_may_be_of_any_size(form):
+def test_signal_strides_may_be_of_any_size(form):
     """Rows as long as a stride: what is left of them is zero points, of weights of any zero point as well."""
     b = Builder(np.random.default_rng(0), (1, 2, 3000))
     floats = load_model(b.model(b.node("Conv", ["x", b.normal((4, 2, 700))], pads=(350, 350), strides=(300,))))
@@ -268,11 +268,11 @@ def test_constants_beside_a_tensor_are_exact(kind, first, shape):
         assert int((mine != theirs).sum()) == 0
 
 
-def test_a_tensor_that_is_read_as_something_else_is_refused():
+def test_tensor_read_as_another_type_is_refused():
     model = qlinear("QLinearSigmoid", list(END), IMAGE, MS)
     model.graph.initializer.append(numpy_helper.from_array(F(0.25), "other"))
     model.graph.node[1].input[1] = "other"
-    with pytest.raises(UnsupportedError, match=r"reads uint8 \(q - 3\) \* 0\.25, and is given uint8 \(q - 3\) \* 0\.1"):
+    with pytest.raises(UnsupportedError, match=r"uint8 \(q - 3\) \* 0\.25.* uint8 \(q - 3\) \* 0\.1"):
         lower(model)
 
 
@@ -287,7 +287,7 @@ def kinds(model):
     return {node.op_type for node in fuse_groups(model).model.graph.node}
 
 
-def test_limits_in_front_of_a_quantiser_that_has_them_go_and_others_stay():
+def test_limits_before_an_equal_quantiser_go_others_stay():
     relu = qdq(lambda b, x: b.relu(x))
     assert kinds(relu) == {"QuantizeLinear", "QLinearConv", "DequantizeLinear"}
     with_relu = qdq(lambda b, x: b.node("LeakyRelu", [x], alpha=0.1))
@@ -297,7 +297,7 @@ def test_limits_in_front_of_a_quantiser_that_has_them_go_and_others_stay():
     assert "Table" in kinds(with_relu)
 
 
-def test_a_result_that_somebody_else_reads_is_no_group():
+def test_result_with_another_reader_is_no_group():
     made = qdq(lambda b, x: b.node("Sigmoid", [x]))
     conv = next(node for node in made.graph.node if node.op_type == "Conv")
     assert "Conv" not in kinds(made)
@@ -306,19 +306,19 @@ def test_a_result_that_somebody_else_reads_is_no_group():
 
 
 @pytest.mark.parametrize("shapes", [((1, 3), (1, 3, 1, 3)), ((5, 6, 5, 6), (5, 1))], ids=str)
-def test_an_operand_of_fewer_axes_is_not_taken_for_its_first_ones(shapes):
+def test_operand_of_fewer_axes_is_not_aligned_first(shapes):
     """ONNX aligns the last axes: three values in a row are not three channels."""
     batch, rng = Batch(), np.random.default_rng(0)
     q = Quantisation.of(np.float32(0.1), np.uint8(7), np.uint8)
     a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes)
     parts = [name for each in (a, b) for name in (batch.fed(each), *batch.parameters(q))]
     batch.node("QLinearAdd", [*parts, *batch.parameters(q)], elementwise.add(a, q, b, q, q), "com.microsoft")
-    with pytest.raises(UnsupportedError, match=r"beside \d axes; one of as many axes is supported"):
+    with pytest.raises(UnsupportedError, match=r"beside \d axes"):
         lower(load_model(chain(batch).model))
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0), (0.5, 2.0)])
-def test_a_factor_of_a_product_is_none_of_its_bias(alpha, beta):
+def test_factor_of_a_product_is_no_bias(alpha, beta):
     """Beside another factor than 1 a bias has no place among integer sums."""
     rng = np.random.default_rng(0)
     constants = {

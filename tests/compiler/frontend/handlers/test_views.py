@@ -28,6 +28,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
+from tests.messages import naming
 from tests.models import Builder, random_feeds, reference_outputs
 from tests.view_graphs import CASES, branched_graph, quantised, view_graph
 
@@ -128,10 +129,10 @@ MISTAKES: dict[str, Callable[[View], View]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_handlers_mistake_is_an_error_of_its_own(mistake: str) -> None:
+def test_mistake_of_a_handler_is_its_own_error(mistake: str) -> None:
     b = Builder(np.random.default_rng(0), (2, 8, 3, 5))
     model = b.model(b.relu(b.node("Neg", ["x"])))
-    with pytest.raises(ValueError, match=r"Neg 't1': 't1' of shape .* was lowered to"):
+    with pytest.raises(ValueError, match=naming("Neg 't1'", "'t1' of shape")):
         translate(prepare(model), {**SUPPORTED, "Neg": neg_as(MISTAKES[mistake])})
 
 
@@ -254,7 +255,7 @@ def test_constants_of_more_axes_than_the_tensor(op: str) -> None:
     held(small([helper.make_node(op, ["x", "k"], ["y"])], {"x": [3, 4]}, ["y"], {"k": k}))
 
 
-def test_a_1x1_convolution_of_one_pixel_keeps_its_pads() -> None:
+def test_convolution_1x1_of_one_pixel_keeps_its_pads() -> None:
     """Its input is no image, but [1, c, 1] of a column: refused, or right."""
     nodes = [helper.make_node("Squeeze", ["x", "a"], ["q"]), helper.make_node("Conv", ["q", "w"], ["y"], pads=[3, 3])]
     w = np.random.default_rng(0).standard_normal((1, 50, 1)).astype(np.float32)
@@ -298,7 +299,7 @@ def test_a_pad_of_nothing_is_its_input() -> None:
 def test_outputs_of_other_batches(op: str) -> None:
     """What is handed on as it came is copied by the program too, which goes through the images of all its tensors side by side."""
     nodes = [helper.make_node(op, ["a"], ["y"]), helper.make_node("Squeeze", ["b"], ["z"])]
-    with pytest.raises(UnsupportedError, match="outputs of 1 and 2 images"):
+    with pytest.raises(UnsupportedError, match=naming("1 and 2 images")):
         lower(prepare(small(nodes, {"a": [2, 3, 4, 4], "b": [1, 3, 4, 4]}, ["y", "z"], {})))
 
 

@@ -160,7 +160,7 @@ def test_operators_of_onnxruntime(case: str, opset: int) -> None:
     assert part.whole, [node.why for node in part.host]
 
 
-def test_what_is_more_than_a_body_stays_and_has_a_shape() -> None:
+def test_more_than_a_body_stays_with_a_shape() -> None:
     """A transposing product has another shape than its stand-in."""
     for call, known in (("FusedMatMul<transB = 1>(a, k)", False), ("SkipLayerNormalization(a, x, v)", True)):
         more = "n, m = " if known else "n = "
@@ -257,7 +257,7 @@ def test_a_loop_that_stays(model: ModelProto) -> None:
     assert [node.op_type for node in prepare(model).graph.node] == ["Loop"]
 
 
-def test_a_condition_that_shapes_decide_and_a_branch_that_hands_on() -> None:
+def test_condition_decided_by_shapes_and_a_passing_branch() -> None:
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y) {
       s = Shape(x) o = Constant<value_ints = [1]>() z = Constant<value_ints = [0]>() d = Gather(s, z) c = Equal(d, o)
       b = If(c) <then_branch = t () => (e) {
@@ -280,7 +280,7 @@ def test_a_compiled_file_is_not_taken_apart() -> None:
     assert "Part" in {node.op_type for node in prepare(model).graph.node}
 
 
-def test_a_row_that_is_masked_as_a_whole_is_zeros() -> None:
+def test_wholly_masked_row_is_zeros() -> None:
     """Whether it is one is told by a maximum of -inf, which the NPU does not have."""
     text = """<ir_version: 10, opset_import: ["": 23]>
       g (float[1,2,4,16] q, float[1,2,4,16] k, float[1,2,4,16] v, float[1,2,4,4] mask, float[1,2,4,4] more)

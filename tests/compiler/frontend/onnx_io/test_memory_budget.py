@@ -23,6 +23,7 @@ from compiler.frontend.onnx_io.memory_budget import FOLLOWED, ByteBudget, can_fo
 from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import BadInputError
+from tests.messages import naming
 from tests.models import random_feeds, reference_outputs
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])
@@ -47,20 +48,20 @@ def peak_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 
 
-def test_a_doubling_chain_is_refused_by_its_size_and_not_by_trying(tmp_path: Path) -> None:
+def test_doubling_chain_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "bomb.onnx"
     before, begin = peak_bytes(), time.process_time()
     path.write_bytes(doubling(40, np.ones(1, np.float32)).SerializeToString())
-    with pytest.raises(BadInputError, match=r"bomb.onnx: tensor 'c31' of shape \[2147483648\] has more than"):
+    with pytest.raises(BadInputError, match=naming("bomb.onnx", "'c31'", "[2147483648]")):
         lower_partition(load_model(path))
     # each of its tensors is small enough to be one
-    with pytest.raises(BadInputError, match=r"Concat 'c28': 1,073,741,824 bytes of constants; 1,073,741,824 may be made"):
+    with pytest.raises(BadInputError, match=naming("Concat 'c28'", "1,073,741,824")):
         lower_partition(prepare(doubling(29, np.ones(1, np.float32))))
     assert peak_bytes() - before < 64 << 20
     assert time.process_time() - begin < 2
 
 
-def test_what_inference_follows_is_what_onnx_says_that_it_does() -> None:
+def test_shape_inference_follows_the_rules_of_onnx() -> None:
     assert set(FOLLOWED) == {schema.name for schema in onnx.defs.get_all_schemas() if schema.has_data_propagation_function}
 
 
@@ -105,13 +106,11 @@ def test_constants_are_folded_through_computed_shapes() -> None:
     assert np.array_equal(evaluate(graph, feeds)["y"], reference_outputs(model, feeds)["y"])
 
 
-def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
+def test_oversized_constant_is_refused_before_folding() -> None:
     skeleton = prepare(filled(16))
     shapes = known_shapes(skeleton.graph)
     check_folding_budget(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4))
-    with pytest.raises(
-        BadInputError, match="Mul 'product': 1,024 bytes of constants; 3,071 may be made of this model's, 2,048 are already"
-    ):
+    with pytest.raises(BadInputError, match=naming("Mul 'product'", "1,024", "3,071", "2,048")):
         check_folding_budget(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
     del skeleton.graph.initializer[:]  # as large constants are, which are beside it
     with pytest.raises(BadInputError, match="3,071 may be made"):
@@ -119,7 +118,7 @@ def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
     check_folding_budget(skeleton, (), shapes, ByteBudget(0))
 
 
-def test_an_operator_between_constants_that_only_the_evaluator_knows_is_folded() -> None:
+def test_constant_operator_of_the_evaluator_alone_is_folded() -> None:
     """As an exporter writes a mask: Where of more values than loading makes constants of."""
     nodes = [
         helper.make_node("Greater", ["columns", "rows"], ["behind"]),
@@ -159,7 +158,7 @@ def test_the_order_of_the_file_does_not_matter() -> None:
     assert recognise_patterns(other) is other
 
 
-def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
+def test_size_from_folding_is_known_after_loading() -> None:
     """As an exporter writes Expand: the shape passes through Where, which inference does not follow."""
     nodes = [
         helper.make_node("Equal", ["wanted", "minus"], ["same"]),
@@ -187,11 +186,11 @@ def test_weights_are_not_drawn_into_any_size() -> None:
         helper.make_node("Add", ["x", "m"], ["y"]),
     ]
     model = prepare(model_of(nodes, {"n": [300_000, 3, 16, 16]}))
-    with pytest.raises(BadInputError, match="ConstantOfShape 'v': 921,600,000 bytes of constants"):
+    with pytest.raises(BadInputError, match=naming("ConstantOfShape 'v'", "921,600,000")):
         seed_weights(model, 0)
 
 
-def test_a_budget_is_half_the_memory_that_the_libraries_have() -> None:
+def test_budget_is_half_the_memory_beside_libraries() -> None:
     model = model_of(
         [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.zeros(5, np.int64)))], {"w": np.zeros((2, 3), np.float32)}
     )
@@ -203,7 +202,7 @@ def test_a_budget_is_half_the_memory_that_the_libraries_have() -> None:
     assert not budget.take(41)
     assert not budget.take(1, 2)
     assert budget.take(40)
-    with pytest.raises(BadInputError, match="Relu 'r': 1 bytes of constants; 100 may be made of this model's, 100 are already"):
+    with pytest.raises(BadInputError, match=naming("Relu 'r'", "1 bytes", 100)):
         budget.spend(1, helper.make_node("Relu", ["x"], ["r"]))
 
 
@@ -225,13 +224,13 @@ def endless() -> ModelProto:
     return constant_model(helper.make_node("Loop", ["n", "yes"], ["y"], body=body), n=1 << 62, yes=True)
 
 
-def test_a_process_that_dies_is_an_error_and_the_next_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_process_is_an_error_and_next_works(monkeypatch: pytest.MonkeyPatch) -> None:
     relu = model_of([helper.make_node("Relu", ["x"], ["y"])], {})
     prepare(relu)
     monkeypatch.setattr(onnx_sandbox, "CPU_LIMIT_S", 60)
     killer = threading.Timer(0.5, onnx_sandbox._PROCESS.start().kill)
     killer.start()
-    with pytest.raises(BadInputError, match=r"model: folding its constants killed the process that does it \(signal 9"):
+    with pytest.raises(BadInputError, match=naming("model", "constants", "signal 9")):
         onnx_sandbox.evaluate(endless(), 0)
     prepare(relu)
     child = onnx_sandbox._PROCESS.start()
@@ -242,10 +241,10 @@ def test_a_process_that_dies_is_an_error_and_the_next_is_served(monkeypatch: pyt
 
 def test_memory_and_time_of_a_request_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     much = constant_model(helper.make_node("ConstantOfShape", ["n"], ["y"]), n=[1 << 29])
-    with pytest.raises(BadInputError, match=r"model: folding its constants takes more than 2,147,483,648 bytes of memory"):
+    with pytest.raises(BadInputError, match=naming("model", "constants", "2,147,483,648")):
         onnx_sandbox.evaluate(much, 0)
     monkeypatch.setattr(onnx_sandbox, "CPU_LIMIT_S", 1)
-    with pytest.raises(BadInputError, match="folding its constants takes longer than 1 s"):
+    with pytest.raises(BadInputError, match=naming("constants", "1 s")):
         onnx_sandbox.evaluate(endless(), 0)
     assert onnx_sandbox.evaluate(constant_model(helper.make_node("Identity", ["n"], ["y"]), n=[7]), 0).graph.initializer[0].name == "y"
 
@@ -270,7 +269,7 @@ def test_a_fork_has_a_process_of_its_own() -> None:
     assert os.waitpid(forked, 0)[1] == 0
 
 
-def test_an_interrupted_request_leaves_no_half_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_request_leaves_no_half_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -95,7 +95,7 @@ def operators(part: Partition) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_a_dynamic_batch_is_parted_as_the_static_network_is(tmp_path: Path, batch: int) -> None:
+def test_dynamic_batch_is_partitioned_like_the_static_network(tmp_path: Path, batch: int) -> None:
     onnx.save(Written(None).model(), tmp_path / "dynamic.onnx")
     dynamic = load_model(tmp_path / "dynamic.onnx", {"ids": (batch, LENGTH)})
     static = prepare(Written(batch).model())
@@ -179,7 +179,7 @@ def test_a_number_keeps_none_through_onnxs_own_evaluator() -> None:
     assert [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim] == [2, 2, 16, 8]
 
 
-def test_an_output_that_is_known_stays_with_its_node() -> None:
+def test_known_output_stays_with_its_node() -> None:
     b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
     y, shape = b.relu("x"), b.node("Shape", ["x"])
     graph = b.model(y).graph
@@ -188,7 +188,7 @@ def test_an_output_that_is_known_stays_with_its_node() -> None:
     assert [node.op_type for node in model.graph.node if shape in node.output] == ["Shape"]
 
 
-def test_a_piece_ends_where_a_shape_is_not_known() -> None:
+def test_piece_ends_where_a_shape_is_unknown() -> None:
     """The target comes out of a constant too large to be looked at while shapes are inferred: the border of a piece has to have one."""
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     ones = b.constant(np.full((LARGE, 4), 0.5, np.float32))
@@ -202,7 +202,7 @@ def test_a_piece_ends_where_a_shape_is_not_known() -> None:
 
 @pytest.mark.parametrize("values", [2, LARGE])
 @pytest.mark.parametrize("shapes", [None, {"x": (1, 4, 8, 8)}])
-def test_an_output_that_no_node_makes_has_the_shape_of_what_it_is(values: int, shapes: dict[str, tuple[int, ...]] | None) -> None:
+def test_output_without_a_node_has_its_source_shape(values: int, shapes: dict[str, tuple[int, ...]] | None) -> None:
     """A constant, small or large, or an input, listed without a shape."""
     b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
     constant = b.constant(np.ones((1, values), np.float32))
@@ -214,7 +214,7 @@ def test_an_output_that_no_node_makes_has_the_shape_of_what_it_is(values: int, s
     assert all(item.type.tensor_type.HasField("shape") for item in prepare(model, shapes).graph.output)
 
 
-def test_a_shape_that_is_wrong_behind_an_operator_without_a_rule_of_onnx() -> None:
+def test_wrong_shape_behind_an_operator_without_onnx_rule() -> None:
     b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
     model = b.model(b.relu("x"))
     weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [value] * 4) for name, value in (("scale", 1.0), ("bias", 0.0))]

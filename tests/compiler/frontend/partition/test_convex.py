@@ -26,7 +26,7 @@ def is_convex(some: set[int], reach: list[list[bool]]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_of_small_graphs_it_is_the_best_of_all_sets(seed: int) -> None:
+def test_partition_of_small_graphs_is_best_of_all(seed: int) -> None:
     rng = random.Random(seed)
     n = rng.randint(1, 9)
     edges = [(a, b) for a in range(n) for b in range(a + 1, n) if rng.random() < 0.3]
