@@ -59,8 +59,8 @@ def count_tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tup
 def combine_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, pixels: int, size: int, planes: int) -> int:
     """target [planes][size] op= pixels [size], in every plane."""
     if size < 8 < planes:  # few pixels: planes fill an instruction better
-        return strided(out, cursor, op, dtype, tag, target, target, pixels, planes, size, size, 1, size, 1, 0, 1, 0)
-    return strided(out, cursor, op, dtype, tag, target, target, pixels, size, planes, 1, size, 1, size, 1, 0, 0)
+        return strided(out, cursor, op, dtype, tag, target, target, pixels, -1, planes, size, (size, 1), (size, 1), (0, 1), (0, 0), 0)
+    return strided(out, cursor, op, dtype, tag, target, target, pixels, -1, size, planes, (1, size), (1, size), (1, 0), (0, 0), 0)
 
 
 @njit(cache=True)
@@ -70,5 +70,6 @@ def reduce_planes(out: Code, cursor: int, dtype: int, tag: int, op: int, target:
         return flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)
     cursor = flat(out, cursor, op, dtype, tag, target, source, source + size, -1, 1, 0, size, 0)
     if planes > 2:
-        cursor = strided(out, cursor, op, dtype, tag, target, target, source + 2 * size, size, planes - 2, 1, 0, 1, 0, 1, size, 0)
+        third = source + 2 * size
+        cursor = strided(out, cursor, op, dtype, tag, target, target, third, -1, size, planes - 2, (1, 0), (1, 0), (1, size), (0, 0), 0)
     return cursor

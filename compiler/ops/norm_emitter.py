@@ -83,7 +83,9 @@ def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace
             cursor = _convert(out, cursor, _F32, job.tag, squares, x, job.planes * size)
             cursor = _sum_of_squares(out, cursor, job.tag, squares, squares, wide, job.planes)
             factor = squares + wide  # one block of a pixel gets the sum of both
-            cursor = strided(out, cursor, _VADD, _F32, job.tag, factor, squares, squares + 1, size, 1, 1, 0, 2, 0, 2, 0, 0)
+            cursor = strided(
+                out, cursor, _VADD, _F32, job.tag, factor, squares, squares + 1, -1, size, 1, (1, 0), (2, 0), (2, 0), (0, 0), 0
+            )
         else:
             cursor = _sum_of_squares(out, cursor, job.tag, squares, x, size, job.planes)
         cursor = flat(out, cursor, _LANE_SUM, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, 0)
@@ -94,7 +96,9 @@ def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace
         if half:
             cursor = flat(out, cursor, _VMINS, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, job.largest)
             for block in range(2):
-                cursor = strided(out, cursor, _VCOPY, _F32, job.tag, squares + block, factor, -1, size, 1, 2, 0, 1, 0, 0, 0, 0)
+                cursor = strided(
+                    out, cursor, _VCOPY, _F32, job.tag, squares + block, factor, -1, -1, size, 1, (2, 0), (1, 0), (0, 0), (0, 0), 0
+                )
             cursor = _convert(out, cursor, _F16, job.tag, factor, squares, size)
         cursor = combine_pixels(out, cursor, job.dtype, job.tag, _VMUL, x, factor, size, job.planes)
         if job.kinds == 3:

@@ -29,9 +29,7 @@ from compiler.ops.depth_to_space import DepthToSpaceSpec
 from compiler.ops.depth_to_space_emitter import DepthToSpaceJob, depth_to_space_rows
 from compiler.ops.depthwise_emitter import DepthwiseJob, depthwise_rows
 from compiler.ops.elementwise import VectorSpec
-from compiler.ops.elementwise_emitter import VectorJob, chain_rows
 from compiler.ops.integer_elementwise import TypedSpec
-from compiler.ops.integer_elementwise_emitter import TypedJob, typed_rows
 from compiler.ops.matmul import MatMulSpec
 from compiler.ops.norm import LayerNormSpec
 from compiler.ops.norm_emitter import LayerNormJob, norm_rows
@@ -49,13 +47,14 @@ from compiler.ops.resample import ResampleSpec
 from compiler.ops.resample_emitter import ResampleJob, resample_rows
 from compiler.ops.softmax import SoftmaxSpec
 from compiler.ops.softmax_emitter import SoftmaxJob, softmax_rows
+from compiler.ops.tile_program_emitter import TileJob, program_rows
 
 KINDS = (
     OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
     OperatorKind(QuantisedConv, QuantisedConvSpec, ConvJob, conv_rows),
     OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
     OperatorKind(QuantisedMatMul, QuantisedMatMulSpec, ConvJob, conv_rows),
-    OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
+    OperatorKind(Vector, VectorSpec, TileJob, program_rows),
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
     OperatorKind(QuantisedAverage, AverageSpec, AverageJob, average_rows),
     OperatorKind(Softmax, SoftmaxSpec, SoftmaxJob, softmax_rows),
@@ -64,7 +63,7 @@ KINDS = (
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
     OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
-    *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
+    *(OperatorKind(op, TypedSpec, TileJob, program_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
 JOBS = [*dict.fromkeys(kind.job for kind in KINDS), DepthwiseJob, PoolJob]  # that of depthwise convolutions on VECTOR is a part of `Conv`
