@@ -12,7 +12,6 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from compiler.instructions.repeats import by_planes
 from simulator.npu import isa
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import Engine, Memory
@@ -346,21 +345,4 @@ def strided(
                 min(REPEAT_BLOCKS, columns - c), min(MAX_REPEATS, rows - r), ds[0], ds[1], s0s[0], s0s[1], s1s[0], s1s[1], s2s[0], s2s[1],
                 imm,
             )  # fmt: skip
-    return cursor
-
-
-@compile_once
-@njit(cache=True)
-def multiply_add(
-    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, scale: int, shift: int, planes: int, size: int
-) -> int:
-    """target [planes][size] = source * scale [planes] + shift [planes]: plane by plane, or 8 planes of a pixel at a time."""
-    if not by_planes(planes, size):
-        by_plane, by_constant = (size, 1), (1, 0)
-        return strided(
-            out, cursor, op, dtype, tag, target, source, scale, shift, planes, size, by_plane, by_plane, by_constant, by_constant, 0
-        )
-    for plane in range(planes):
-        begin = plane * size
-        cursor = flat(out, cursor, op, dtype, tag, target + begin, source + begin, scale + plane, shift + plane, 0, 0, size, 0)
     return cursor

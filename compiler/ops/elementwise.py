@@ -112,7 +112,8 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
         buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
     writer = ProgramWriter()
     for buffer in range(max(buffers) + 1):
-        writer.buffer(Extent(tile=1), dtype, Extent(plane=1) if buffer < inputs and pixels[buffer] else None)
+        pixel = buffer < inputs and pixels[buffer]
+        writer.buffer(Extent(tile=1), Extent(plane=1) if pixel else None, dtype if buffer < inputs else None)
     # blocks [2 * step + (0 for scale, 1 for shift)], of every plane unless each of them is the same for all
     by_plane = any(scale >= 0 and not alike for *_, scale, _, alike, _ in operations)
     for position, (opcode, bits, left_value, right_value, *addresses, alike, summand) in enumerate(operations):
@@ -120,15 +121,14 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
         for side, address in enumerate(addresses):
             if address >= 0:
                 begin = Extent(plane=2 * position + side) if by_plane else Extent(alike=2 * position + side)
-                size = Extent(alike=1) if alike else Extent(plane=1)
-                writer.fetch(address, size, begin)
-                place = writer.constant(begin, Extent(plane=size.plane))
+                writer.fetch(address, Extent(alike=1) if alike else Extent(plane=1), begin)
+                place = writer.constant(begin, 1 - alike)
                 operands[side] = place if operands[side] < 0 else operands[side]
         fused, right = opcode == Op.VMADD, operands[0]
         mode = PLANES if fused and not alike else BESIDE if not fused and 0 <= right < inputs and pixels[right] else FLAT
         writer.step(mode, opcode, dtype, buffers[inputs + position], buffers[left_value], *operands, imm=0 if fused else bits)
     blocks = 2 * len(operations) if any(scale >= 0 for *_, scale, _, _, _ in operations) else 0
-    return writer.program(inputs, buffers[current], Extent(plane=blocks) if by_plane else Extent(alike=blocks))
+    return writer.program(buffers[current], Extent(plane=blocks) if by_plane else Extent(alike=blocks))
 
 
 def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:

@@ -55,7 +55,7 @@ class _Writer(ProgramWriter):
         self.takes, self.gives = takes, gives
         self.constants, self.channels = list[_Bytes](), list[NDArray[np.float32]]()
         self.inputs = [
-            self.buffer(Extent(plane=_planes(dtype)) if pixel else Extent(_planes(dtype)), dtype)
+            self.buffer(Extent(plane=_planes(dtype)) if pixel else Extent(_planes(dtype)), dtype=dtype)
             for dtype, pixel in zip(takes, pixels, strict=True)
         ]
 
@@ -75,8 +75,8 @@ class _Writer(ProgramWriter):
         """Buffers of one pixel, each of which holds a value for every channel."""
         self.channels, targets = list(constants), []
         for i in range(len(constants)):
-            source = self.constant(Extent(alike=WIDE * i), Extent(plane=WIDE * len(constants)))
-            targets.append(self.buffer(_OF_PIXEL, _F32))
+            source = self.constant(Extent(alike=WIDE * i), WIDE * len(constants))
+            targets.append(self.buffer(_OF_PIXEL))
             self.step(COPIED, Op.VCOPY, _F32, targets[-1], source)
         return targets
 
@@ -91,7 +91,7 @@ class _Writer(ProgramWriter):
     def floats(self, index: int) -> int:
         """A new buffer with input `index` as float32."""
         dtype, source, pixel = self.takes[index], self.inputs[index], self.of_pixel(self.inputs[index])
-        target = self.buffer(_OF_PIXEL if pixel else Extent(WIDE), _F32)
+        target = self.buffer(_OF_PIXEL if pixel else Extent(WIDE))
         if pixel:
             assert not dtype.is_float
             self.step(TWICE, Op.VCONVERT, _F32, target, source, imm=int(dtype))
@@ -106,7 +106,7 @@ class _Writer(ProgramWriter):
     def integers(self, source: int) -> int:
         """The result of an operator: `source`, floats that are whole numbers."""
         free = [place for place, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and not self.of_pixel(place)]
-        target = free[0] if free else self.buffer(Extent(1), self.gives)
+        target = free[0] if free else self.buffer(Extent(1))
         self.convert(source, target, self.gives, _F32)
         return target
 
@@ -140,7 +140,7 @@ def _dequantised(op: Dequantise, writer: _Writer) -> int:
     """Dequantise in the float type: the difference is exact in float16 too, and so is the product in float32 before rounding."""
     scale, zero = op.x_q.single(op.name)
     blocks = _planes(writer.gives)
-    v, y = (writer.buffer(Extent(blocks), writer.gives) for _ in range(2))
+    v, y = (writer.buffer(Extent(blocks)) for _ in range(2))
     writer.convert(writer.inputs[0], v, writer.gives, writer.takes[0])
     if zero:
         writer.step(FLAT, Op.VADDS, writer.gives, v, v, imm=float_bits(-zero))
@@ -207,7 +207,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> int:
     wanted = saturate(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
     # a gate: one multiply-add per element, with the rest done on its pixel
     if writer.of_pixel(b) and (gate := fit_gated_affine(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
-        shift = writer.buffer(_OF_PIXEL, _F32)
+        shift = writer.buffer(_OF_PIXEL)
         writer.flat(Op.VMULS, b, b, float(gate.scale))
         writer.flat(Op.VMADD, shift, b, s1=writer.all_lanes(-za), s2=writer.all_lanes(gate.shift))
         writer.flat(Op.VMADD, y, a, s1=b, s2=shift)
@@ -286,7 +286,7 @@ class TypedSpec(ProgramSpec):
             of_plane = WIDE * len(writer.channels)
             size = Extent(plane=of_plane) if of_plane else Extent(alike=len(values) // BLOCK_BYTES)
             writer.fetch(into.constants.add(f"{op.name}/constants", values), size)
-        return cls(**into.fields(index, op), program=writer.program(len(pixels), result, size))
+        return cls(**into.fields(index, op), program=writer.program(result, size))
 
     def described(self) -> dict[str, object]:
         """Mode, opcode and data type of every step, and blocks of its result and of its first operand for a block of bytes."""

@@ -6,19 +6,20 @@ and UB is sized by the extents of its buffers.
 A buffer lies in a slot of UB, and a *place* is a buffer, part of one, or constants.  Both are described by an `Extent`: buffers lie behind
 one another, those of all pixels of all planes first, then those of pixels, then those of planes.
 
-| table     | int64         | meaning                                                                                                |
-|-----------|---------------|--------------------------------------------------------------------------------------------------------|
-| steps     | [steps, 10]   | mode, opcode, data type, places of the result and of three operands or -1, immediate bits, argument, loop |
-| places    | [places, 9]   | 1 for constants, begin (an `Extent`), extent (without `alike`), data type; inputs come first, in order |
-| constants | [constants, 5] | block of DDR, begin (blocks for a plane, blocks), size (blocks, blocks for a plane)                    |
+| table     | int64          | meaning                                                                                                   |
+|-----------|----------------|-----------------------------------------------------------------------------------------------------------|
+| steps     | [steps, 10]    | mode, opcode, data type, places of the result and of three operands or -1, immediate bits, argument, loop |
+| places    | [places, 9]    | 1 for constants, begin (an `Extent`), extent (without `alike`), data type; inputs come first, in order    |
+| constants | [constants, 5] | block of DDR, begin (blocks for a plane, blocks), size (blocks, blocks for a plane)                       |
 
 loop: length of a loop over the groups of planes at its last step, -1 at its others, 0 outside of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from compiler.instructions.repeats import by_planes, repeats_across, repeats_along
 from compiler.ops.base import OnVector, VectorTiles, VectorWork, first_or_zero, run_of_planes, streams_constants
-from compiler.ops.tile_program_emitter import BESIDE, CONVERT, COPIED, EXTENT, FLAT, MASKED, PLANES, SPREAD, TWICE, TileJob
+from compiler.ops.tile_program_emitter import BESIDE, CONVERT, COPIED, EXTENT, FLAT, MASKED, PLANES, SPREAD, TWICE, WIDE_MASKED, TileJob
 from compiler.plan.plan import VectorTiling
 from compiler.target.target_op import EmitInputs, Fetch
 from simulator.npu.isa import MAX_REPEATS, Op
@@ -72,13 +73,26 @@ class TileProgram:
         tile, _, plane = self.places[place, EXTENT : EXTENT + 3].tolist()
         return int(tile or plane)
 
+    @cached_property
+    def operands(self) -> list[tuple[int, bool]]:
+        """Of every input: planes for a plane of the program, and whether it is one pixel."""
+        return [(self.planes_of(i), not tile) for i, tile in enumerate(self.places[: self.inputs, EXTENT].tolist())]
+
+    @property
+    def masked(self) -> NDArray[np.bool_]:
+        """Which steps are on one plane."""
+        return np.isin(self.steps[:, 0], (MASKED, WIDE_MASKED))
+
+    @property
+    def masked_planes(self) -> list[int]:
+        return np.unique(self.steps[self.masked, 8]).tolist()
+
     def part(self, first: int, last: int) -> TileProgram:
         """The program of planes [first, last)."""
         steps, constants = self.steps.copy(), self.constants.copy()
         constants[:, 0] += first * constants[:, 4]
-        masks = steps[:, 0] == MASKED
-        steps[masks, 8] -= first
-        return replace(self, steps=steps[~masks | ((steps[:, 8] >= 0) & (steps[:, 8] < last - first))], constants=constants)
+        steps[self.masked, 8] -= first
+        return replace(self, steps=steps[~self.masked | ((steps[:, 8] >= 0) & (steps[:, 8] < last - first))], constants=constants)
 
 
 class ProgramWriter:
@@ -86,26 +100,27 @@ class ProgramWriter:
 
     def __init__(self, together: int = 1) -> None:
         self.steps = list[list[int]]()
-        self._together = together
+        self._together, self._inputs = together, 0
         self._buffers = list[Extent]()
         self._places = list[tuple[int, int, Extent, Extent, int]]()  # buffer or -1, 1 for constants, begin there, extent, data type
         self._constants = list[tuple[int, ...]]()
 
-    def buffer(self, size: Extent, dtype: DataType, extent: Extent | None = None) -> int:
-        """A place in a new buffer; extent: of what it holds, if that is less."""
+    def buffer(self, size: Extent, extent: Extent | None = None, dtype: DataType | None = None) -> int:
+        """A place in a new buffer.  extent: of what it holds, if that is less.  dtype: of an input; those come before other places."""
         self._buffers.append(size)
-        return self._placed(len(self._buffers) - 1, 0, Extent(), size if extent is None else extent, dtype)
+        self._inputs += dtype is not None
+        return self._placed(len(self._buffers) - 1, 0, _NOTHING, size if extent is None else extent, dtype)
 
-    def within(self, place: int, begin: Extent, extent: Extent, dtype: DataType) -> int:
+    def within(self, place: int, begin: Extent, extent: Extent) -> int:
         """A place in the buffer of another one."""
-        return self._placed(self._places[place][0], 0, begin, extent, dtype)
+        return self._placed(self._places[place][0], 0, begin, extent)
 
-    def constant(self, begin: Extent, extent: Extent = _NOTHING) -> int:
-        """A place of constants: one block, or extent.plane blocks from that of a plane to that of the next."""
-        return self._placed(-1, 1, begin, extent, DataType.float32)
+    def constant(self, begin: Extent = _NOTHING, pitch: int = 0) -> int:
+        """A place of constants: one block, or for every plane its own, so many blocks apart."""
+        return self._placed(-1, 1, begin, Extent(plane=pitch))
 
-    def _placed(self, buffer: int, base: int, begin: Extent, extent: Extent, dtype: DataType) -> int:
-        self._places.append((buffer, base, begin, extent, int(dtype)))
+    def _placed(self, buffer: int, base: int, begin: Extent, extent: Extent, dtype: DataType | None = None) -> int:
+        self._places.append((buffer, base, begin, extent, -1 if dtype is None else int(dtype)))
         return len(self._places) - 1
 
     def fetch(self, source: int, size: Extent, begin: Extent = _NOTHING) -> None:
@@ -129,13 +144,18 @@ class ProgramWriter:
             step[9] = -1
         self.steps[-1][9] = length
 
-    def program(self, inputs: int, result: int, constant_size: Extent = _NOTHING, group: int = 0, packed: bool = False) -> TileProgram:
-        begins, slot = dict[int, Extent](), Extent()
+    def mask(self, op: Op, dtype: DataType, target: int, planes: Sequence[int], constant: int, mode: int = MASKED) -> None:
+        """A step on each of some planes."""
+        for plane in planes:
+            self.step(mode, op, dtype, target, target, constant, argument=plane)
+
+    def program(self, result: int, constant_size: Extent = _NOTHING, group: int = 0, packed: bool = False) -> TileProgram:
+        begins, slot = dict[int, Extent](), _NOTHING
         for number, size in sorted(enumerate(self._buffers), key=lambda buffer: (not buffer[1].tile, not buffer[1].line)):
             begins[number] = slot
             slot = _sum(slot, size)
         rows = [
-            (base, *_sum(begins.get(buffer, Extent()), begin), *extent[:3], dtype) for buffer, base, begin, extent, dtype in self._places
+            (base, *_sum(begins.get(buffer, _NOTHING), begin), *extent[:3], dtype) for buffer, base, begin, extent, dtype in self._places
         ]
         return TileProgram(
             np.array(self.steps, np.int64).reshape(-1, 10),
@@ -143,7 +163,7 @@ class ProgramWriter:
             np.array(self._constants, np.int64).reshape(-1, 5),
             slot,
             constant_size,
-            inputs,
+            self._inputs,
             result,
             self._together,
             group,
@@ -187,7 +207,7 @@ class ProgramSpec(OnVector):
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:
-        return tuple(not tile for tile in self.program.places[: self.program.inputs, EXTENT].tolist())
+        return tuple([pixel for _, pixel in self.program.operands])
 
     @property
     def planes_together(self) -> int:
@@ -221,21 +241,20 @@ class ProgramSpec(OnVector):
             calls += count * images * instructions
         # a pixel of every plane comes with each tile
         one = float(sum([planes * count for planes, *_, count in tiles.output_tiles]) * images)
-        reads = [(one if pixel else tiles.size) * self.program.planes_of(i) / together for i, pixel in enumerate(self.pixels_only)]
-        return VectorWork(repeats, calls, reads)
+        return VectorWork(
+            repeats, calls, [(one if pixel else tiles.size) * in_planes / together for in_planes, pixel in self.program.operands]
+        )
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return self.planes_together
 
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         program, together = self.program, self.program.together
-        factors = [program.planes_of(i) for i in range(program.inputs)]
-        if any(read.planes * together != self.y.planes * planes for read, planes in zip(self.reads, factors, strict=True)):
-            return None
-        reads = [
-            run_of_planes(read, first // together * planes, last // together * planes)
-            for read, planes in zip(self.reads, factors, strict=True)
-        ]
+        reads = []
+        for read, (planes, _) in zip(self.reads, program.operands, strict=True):
+            if read.planes * together != self.y.planes * planes:
+                return None
+            reads.append(run_of_planes(read, first // together * planes, last // together * planes))
         part = program.part(first // together, last // together)
         return replace(self, y=run_of_planes(self.y, first, last), reads=tuple(reads), program=part)
 
