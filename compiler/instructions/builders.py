@@ -12,13 +12,13 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from compiler.instructions.repeats import by_planes
 from simulator.npu import isa
-from simulator.npu.isa import Op
+from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 
 Ints = NDArray[np.int64]
+Steps = tuple[int, int]
 
 DDR, L1, L0A, L0B, L0C, UB, SHARED = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
@@ -300,24 +300,19 @@ def vector(
 
 @compile_once
 @njit(cache=True)
-def flat(
-    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int,
-    imm: int,
+def along(
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, blocks: int, ds: Steps, s0s: Steps,
+    s1s: Steps, s2s: Steps, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
+    """A VECTOR operation over `blocks` blocks, eight at a time and then the remainder.  ds, s0s, ...: blocks of an operand from one block
+    to the next, and from eight to the next eight."""
     done = 0
     while done < blocks:
-        remaining = blocks - done
-        if remaining >= 8:
-            repeats = min(255, remaining // 8)
-            width = 8
-        else:
-            repeats = 1
-            width = remaining
-        o1, o2 = done * step1, done * step2
+        eights, remaining = done // REPEAT_BLOCKS, blocks - done
+        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, remaining // REPEAT_BLOCKS)) if remaining >= REPEAT_BLOCKS else (remaining, 1)
         cursor = vector(
-            out, cursor, op, dtype, tag, target + done, s0 + done, s1 + o1 if s1 >= 0 else s1, s2 + o2 if s2 >= 0 else s2,
-            width, repeats, 1, 8, 1, 8, step1, 8 * step1, step2, 8 * step2, imm,
+            out, cursor, op, dtype, tag, target + eights * ds[1], s0 + eights * s0s[1], s1 + eights * s1s[1] if s1 >= 0 else s1,
+            s2 + eights * s2s[1] if s2 >= 0 else s2, width, repeats, ds[0], ds[1], s0s[0], s0s[1], s1s[0], s1s[1], s2s[0], s2s[1], imm,
         )  # fmt: skip
         done += width * repeats
     return cursor
@@ -325,44 +320,29 @@ def flat(
 
 @compile_once
 @njit(cache=True)
-def multiply_add(
-    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, scale: int, shift: int, planes: int, size: int
-) -> int:
-    """target [planes][size] = source * scale [planes] + shift [planes]: plane by plane, or 8 planes of a pixel at a time."""
-    if by_planes(planes, size):
-        for plane in range(planes):
-            begin = plane * size
-            cursor = flat(out, cursor, op, dtype, tag, target + begin, source + begin, scale + plane, shift + plane, 0, 0, size, 0)
-        return cursor
-    for plane in range(0, planes, 8):
-        width = min(8, planes - plane)
-        for pixel in range(0, size, 255):
-            begin = plane * size + pixel
-            cursor = vector(
-                out, cursor, op, dtype, tag, target + begin, source + begin, scale + plane, shift + plane, width, min(255, size - pixel),
-                size, 1, size, 1, 1, 0, 1, 0, 0,
-            )  # fmt: skip
-    return cursor
+def flat(
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int,
+    imm: int,
+) -> int:  # fmt: skip
+    """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
+    one, s1s, s2s = (1, REPEAT_BLOCKS), (step1, REPEAT_BLOCKS * step1), (step2, REPEAT_BLOCKS * step2)
+    return along(out, cursor, op, dtype, tag, target, s0, s1, s2, blocks, one, one, s1s, s2s, imm)
 
 
 @compile_once
 @njit(cache=True)
 def strided(
-    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, columns: int, rows: int, dcol: int, drow: int,
-    scol: int, srow: int, s1col: int, s1row: int, imm: int,
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, columns: int, rows: int, ds: Steps,
+    s0s: Steps, s1s: Steps, s2s: Steps, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation over a grid of columns x rows blocks with strides; repeats run over rows, 8 columns at a time."""
-    c = 0
-    while c < columns:
-        width = min(8, columns - c)
-        r = 0
-        while r < rows:
-            repeats = min(255, rows - r)
+    """A VECTOR operation over a grid of columns x rows blocks; ds, s0s, ...: blocks of an operand from column to column, and from row to
+    row.  Repeats run over rows, 8 columns at a time."""
+    for c in range(0, columns, REPEAT_BLOCKS):
+        for r in range(0, rows, MAX_REPEATS):
             cursor = vector(
-                out, cursor, op, dtype, tag,
-                target + c * dcol + r * drow, s0 + c * scol + r * srow, s1 + c * s1col + r * s1row if s1 >= 0 else s1, -1,
-                width, repeats, dcol, drow, scol, srow, s1col, s1row, 0, 0, imm,
+                out, cursor, op, dtype, tag, target + c * ds[0] + r * ds[1], s0 + c * s0s[0] + r * s0s[1],
+                s1 + c * s1s[0] + r * s1s[1] if s1 >= 0 else s1, s2 + c * s2s[0] + r * s2s[1] if s2 >= 0 else s2,
+                min(REPEAT_BLOCKS, columns - c), min(MAX_REPEATS, rows - r), ds[0], ds[1], s0s[0], s0s[1], s1s[0], s1s[1], s2s[0], s2s[1],
+                imm,
             )  # fmt: skip
-            r += repeats
-        c += width
     return cursor

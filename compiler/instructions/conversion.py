@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from compiler.instructions.builders import compile_once, vector
+from compiler.instructions.builders import along, compile_once, vector
 from compiler.instructions.repeats import START, repeats_across, repeats_along
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.program import Code
@@ -22,16 +22,8 @@ def stride_blocks(
     sstep: int, imm: int,
 ) -> int:  # fmt: skip
     """Write a VECTOR operation on `blocks` blocks with distances dstep and sstep; dbs, sbs: distances within a repeat."""
-    done = 0
-    while done < blocks:
-        remaining = blocks - done
-        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, remaining // REPEAT_BLOCKS)) if remaining >= REPEAT_BLOCKS else (remaining, 1)
-        cursor = vector(
-            out, cursor, op, dtype, tag, target + done * dstep, source + done * sstep, -1, -1, width, repeats, dbs, REPEAT_BLOCKS * dstep,
-            sbs, REPEAT_BLOCKS * sstep, 0, 0, 0, 0, imm,
-        )  # fmt: skip
-        done += width * repeats
-    return cursor
+    ds, s0s = (dbs, REPEAT_BLOCKS * dstep), (sbs, REPEAT_BLOCKS * sstep)
+    return along(out, cursor, op, dtype, tag, target, source, -1, -1, blocks, ds, s0s, (0, 0), (0, 0), imm)
 
 
 @njit(cache=True)

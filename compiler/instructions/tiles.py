@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, flat, move, strided
-from simulator.npu.isa import Op
+from compiler.instructions.builders import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, move
 from simulator.npu.program import Code
-
-_VCOPY = int(Op.VCOPY)
 
 
 @njit(cache=True)
@@ -53,22 +50,3 @@ def count_tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tup
     across = (width + tile_columns - 1) // tile_columns
     high = min(tile_rows, rows) if across == 1 else 1
     return (rows + high - 1) // high * across, across, high
-
-
-@njit(cache=True)
-def combine_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, pixels: int, size: int, planes: int) -> int:
-    """target [planes][size] op= pixels [size], in every plane."""
-    if size < 8 < planes:  # few pixels: planes fill an instruction better
-        return strided(out, cursor, op, dtype, tag, target, target, pixels, planes, size, size, 1, size, 1, 0, 1, 0)
-    return strided(out, cursor, op, dtype, tag, target, target, pixels, size, planes, 1, size, 1, size, 1, 0, 0)
-
-
-@njit(cache=True)
-def reduce_planes(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, source: int, size: int, planes: int) -> int:
-    """target [size] = op over planes of source [planes][size]."""
-    if planes == 1:
-        return flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)
-    cursor = flat(out, cursor, op, dtype, tag, target, source, source + size, -1, 1, 0, size, 0)
-    if planes > 2:
-        cursor = strided(out, cursor, op, dtype, tag, target, target, source + 2 * size, size, planes - 2, 1, 0, 1, 0, 1, size, 0)
-    return cursor

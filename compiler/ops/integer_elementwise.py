@@ -9,14 +9,13 @@ A quantised gate is one multiply-add where a scale and a shift give the integers
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compiler.instructions.conversion import WIDE
-from compiler.instructions.repeats import repeats_along
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedAffine, QuantisedPair
 from compiler.ir.quantised import linear
@@ -25,48 +24,19 @@ from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.rounding import saturate, to_int32
 from compiler.ir.quantised.tables import all_stored_integers, fit_line
-from compiler.ir.region import Rows
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, run_of_planes, streams_constants
-from compiler.ops.integer_elementwise_emitter import (
-    BESIDE,
-    CHANNELS,
-    CONVERT,
-    COPIED,
-    FLAT,
-    GATHER,
-    PIXEL_BLOCKS,
-    PIXELS,
-    SPREAD,
-    TWICE,
-    TypedJob,
-)
-from compiler.plan.plan import Infeasible, VectorTiling
-from compiler.target.target_op import EmitInputs, Fetch, Strip
+from compiler.ops.base import Lowering
+from compiler.ops.tile_program import Extent, ProgramSpec, ProgramWriter
+from compiler.ops.tile_program_emitter import BESIDE, CONVERT, COPIED, FLAT, GATHER, PIXEL_BLOCKS, SPREAD, TWICE
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.isa import MAX_REPEATS, Op, float_bits
+from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType
 
 ROUNDER = 1.5 * 2**23
 MOST = 2.0**31  # of a value that is rounded
 _F32 = DataType.float32
+_OF_PIXEL = Extent(plane=PIXEL_BLOCKS)  # one in float32
 _Bytes = NDArray[np.uint8]
-
-
-class TypedSteps(NamedTuple):
-    """Steps of an operator.
-
-    buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
-
-    constants: one after the other, whole blocks.  channels: float32 [constants, channels], of which each plane has its own.
-    """
-
-    buffers: tuple[int, ...]
-    pixels: tuple[int, ...]
-    rows: list[tuple[int, ...]]
-    constants: _Bytes
-    channels: Sequence[NDArray[np.float32]]
-    result: int
 
 
 def _planes(dtype: DataType) -> int:
@@ -74,83 +44,73 @@ def _planes(dtype: DataType) -> int:
     return WIDE * dtype.size_bytes // _F32.size_bytes
 
 
-class _Writer:
-    """Steps of an operator; buffers by number, in the order in which they are asked for.
+class _Writer(ProgramWriter):
+    """Steps of an operator.  pixels: which inputs are one pixel of every channel.
 
-    pixels: which inputs are one pixel of every channel.
+    constants: one after the other, whole blocks.  channels: float32 [constants, channels], of which each plane has its own.
     """
 
     def __init__(self, takes: Sequence[DataType], gives: DataType, pixels: Sequence[bool]) -> None:
+        super().__init__(_planes(gives))
         self.takes, self.gives = takes, gives
-        self.buffers, self.of_pixels = list[int](), list[int]()
-        self.rows, self.constants, self.of_channels = list[tuple[int, ...]](), list[_Bytes](), list[NDArray[np.float32]]()
-        self.inputs = [self.buffer(_planes(dtype), pixel) for dtype, pixel in zip(takes, pixels, strict=True)]
+        self.constants, self.channels = list[_Bytes](), list[NDArray[np.float32]]()
+        self.inputs = [
+            self.buffer(Extent(plane=_planes(dtype)) if pixel else Extent(_planes(dtype)), dtype=dtype)
+            for dtype, pixel in zip(takes, pixels, strict=True)
+        ]
 
-    def buffer(self, blocks: int, pixel: bool = False) -> int:
-        """Begin of a new buffer, in blocks for a block of bytes, or for a plane's pixel."""
-        buffers = self.of_pixels if pixel else self.buffers
-        buffers.append(blocks)
-        return sum(buffers) - blocks + (PIXELS if pixel else 0)
+    def of_pixel(self, place: int) -> bool:
+        return self.extent(place).plane > 0
 
-    def constant(self, values: NDArray[Any]) -> int:
+    def single(self, values: NDArray[Any]) -> int:
         """An operand that holds a value for every lane of a block, or a table."""
         block = sum(map(len, self.constants)) // BLOCK_BYTES
         self.constants.append(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
-        return -2 - block
+        return self.constant(Extent(alike=block))
 
     def all_lanes(self, value: ArrayLike) -> int:
-        return self.constant(np.full(_F32.lanes, value, np.float32))
+        return self.single(np.full(_F32.lanes, value, np.float32))
 
-    def by_channel(self, values: NDArray[np.float32]) -> int:
-        """A buffer of one pixel that holds a value for every channel."""
-        self.of_channels.append(values)
-        target = self.buffer(PIXEL_BLOCKS, pixel=True)
-        source = CHANNELS - WIDE * (len(self.of_channels) - 1)
-        self.rows.append((COPIED, int(Op.VCOPY), int(_F32), target, source, -1, -1, 0, PIXEL_BLOCKS, WIDE))
-        return target
+    def by_channel(self, constants: Sequence[NDArray[np.float32]]) -> list[int]:
+        """Buffers of one pixel, each of which holds a value for every channel."""
+        self.channels, targets = list(constants), []
+        for i in range(len(constants)):
+            source = self.constant(Extent(alike=WIDE * i), WIDE * len(constants))
+            targets.append(self.buffer(_OF_PIXEL))
+            self.step(COPIED, Op.VCOPY, _F32, targets[-1], source)
+        return targets
 
     def flat(self, op: Op, target: int, source: int, immediate: float = 0.0, s1: int = -1, s2: int = -1) -> None:
-        mode, blocks = FLAT, PIXEL_BLOCKS if target >= PIXELS else WIDE
-        if target < PIXELS <= max(source, s1, s2):
-            mode = BESIDE
-        self.rows.append((mode, int(op), int(_F32), target, source, s1, s2, float_bits(immediate), blocks, blocks))
+        beside = not self.of_pixel(target) and any(self.is_buffer(place) and self.of_pixel(place) for place in (source, s1, s2))
+        self.step(BESIDE if beside else FLAT, op, _F32, target, source, s1, s2, imm=float_bits(immediate))
 
-    def bytes_of(self, source: int, target: int, dtype: DataType) -> None:
-        """target = source, rounded and saturated."""
-        self.rows.append((CONVERT, int(Op.VCONVERT), int(dtype), target, source, -1, -1, int(_F32), 1, WIDE))
-
-    def floats_of(self, source: int, target: int, dtype: DataType) -> None:
-        """target = source, from integers to floats."""
-        self.rows.append((CONVERT, int(Op.VCONVERT), int(_F32), target, source, -1, -1, int(dtype), WIDE, 1))
+    def convert(self, source: int, target: int, dtype: DataType, source_dtype: DataType) -> None:
+        """target = source, rounded and saturated where they become integers."""
+        self.step(CONVERT, Op.VCONVERT, dtype, target, source, imm=int(source_dtype))
 
     def floats(self, index: int) -> int:
         """A new buffer with input `index` as float32."""
-        dtype, source, pixel = self.takes[index], self.inputs[index], self.inputs[index] >= PIXELS
-        target = self.buffer(PIXEL_BLOCKS if pixel else WIDE, pixel)
+        dtype, source, pixel = self.takes[index], self.inputs[index], self.of_pixel(self.inputs[index])
+        target = self.buffer(_OF_PIXEL if pixel else Extent(WIDE))
         if pixel:
             assert not dtype.is_float
-            self.rows.append((TWICE, int(Op.VCONVERT), int(_F32), target, source, -1, -1, int(dtype), PIXEL_BLOCKS, 1))
+            self.step(TWICE, Op.VCONVERT, _F32, target, source, imm=int(dtype))
+        elif dtype == _F32:
+            self.step(SPREAD, Op.VCOPY, _F32, target, source)
         elif dtype.is_float:
-            op = Op.VCOPY if dtype == _F32 else Op.VCONVERT
-            self.rows.append(
-                (SPREAD, int(op), int(_F32), target, source, -1, -1, int(dtype) if op == Op.VCONVERT else 0, WIDE, _planes(dtype))
-            )
+            self.step(SPREAD, Op.VCONVERT, _F32, target, source, imm=int(dtype))
         else:
-            self.floats_of(source, target, dtype)
+            self.convert(source, target, _F32, dtype)
         return target
 
-    def integers(self, source: int) -> TypedSteps:
-        """The steps of an operator whose result is `source`, floats that are whole numbers."""
-        free = [begin for begin, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and begin < PIXELS]
-        target = free[0] if free else self.buffer(1)
-        self.bytes_of(source, target, self.gives)
-        return self.done(target)
+    def integers(self, source: int) -> int:
+        """The result of an operator: `source`, floats that are whole numbers."""
+        free = [place for place, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and not self.of_pixel(place)]
+        target = free[0] if free else self.buffer(Extent(1))
+        self.convert(source, target, self.gives, _F32)
+        return target
 
-    def done(self, buffer: int) -> TypedSteps:
-        constants = np.concatenate(self.constants) if self.constants else np.zeros(0, np.uint8)
-        return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, self.of_channels, buffer)
-
-    def clamped(self, buffer: int, y_q: Quantisation, ends: tuple[int, int] | None = None) -> TypedSteps:
+    def clamped(self, buffer: int, y_q: Quantisation, ends: tuple[int, int] | None = None) -> int:
         """Clamp and round as `ir.quantised.rounding.round_to_integers`.  ends: limits inside those of the type, counted from the zero
         point."""
         _, zero = y_q.single("y")
@@ -162,7 +122,7 @@ class _Writer:
         return self.integers(buffer)
 
 
-def _quantised(op: Quantise, writer: _Writer) -> TypedSteps:
+def _quantised(op: Quantise, writer: _Writer) -> int:
     v = writer.floats(0)
     if writer.takes[0] == DataType.float16:  # which has few values: a multiply-add may be the quotient for all of them
         every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
@@ -176,40 +136,39 @@ def _quantised(op: Quantise, writer: _Writer) -> TypedSteps:
     return writer.clamped(v, op.y_q)
 
 
-def _dequantised(op: Dequantise, writer: _Writer) -> TypedSteps:
+def _dequantised(op: Dequantise, writer: _Writer) -> int:
     """Dequantise in the float type: the difference is exact in float16 too, and so is the product in float32 before rounding."""
     scale, zero = op.x_q.single(op.name)
     blocks = _planes(writer.gives)
-    v = writer.buffer(blocks)
-    writer.rows.append((CONVERT, int(Op.VCONVERT), int(writer.gives), v, writer.inputs[0], -1, -1, int(writer.takes[0]), blocks, 1))
+    v, y = (writer.buffer(Extent(blocks)) for _ in range(2))
+    writer.convert(writer.inputs[0], v, writer.gives, writer.takes[0])
     if zero:
-        writer.rows.append((FLAT, int(Op.VADDS), int(writer.gives), v, v, -1, -1, float_bits(-zero), blocks, blocks))
-    y = writer.buffer(blocks)
-    writer.rows.append((GATHER, int(Op.VMULS), int(writer.gives), y, v, -1, -1, float_bits(float(scale)), blocks, blocks))
-    return writer.done(y)
+        writer.step(FLAT, Op.VADDS, writer.gives, v, v, imm=float_bits(-zero))
+    writer.step(GATHER, Op.VMULS, writer.gives, y, v, imm=float_bits(float(scale)))
+    return y
 
 
-def _affine(op: QuantisedAffine, writer: _Writer) -> TypedSteps:
+def _affine(op: QuantisedAffine, writer: _Writer) -> int:
     v = writer.floats(0)
     last = len(op.steps) - 1
-    factors = [(writer.by_channel(affine.scale), writer.by_channel(affine.shift)) for affine, _ in op.steps]
-    for i, ((scale, shift), (_, q)) in enumerate(zip(factors, op.steps, strict=True)):
-        writer.flat(Op.VMADD, v, v, s1=scale, s2=shift)
+    factors = writer.by_channel([constants for affine, _ in op.steps for constants in (affine.scale, affine.shift)])
+    for i, (_, q) in enumerate(op.steps):
+        writer.flat(Op.VMADD, v, v, s1=factors[2 * i], s2=factors[2 * i + 1])
         if i < last:
             dtype = DataType[q.dtype.name]
-            writer.bytes_of(v, writer.inputs[0], dtype)
-            writer.floats_of(writer.inputs[0], v, dtype)
+            writer.convert(v, writer.inputs[0], dtype, _F32)
+            writer.convert(writer.inputs[0], v, _F32, dtype)
     return writer.integers(v)
 
 
-def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> TypedSteps:
+def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> int:
     """Look up by VLUT, which counts bytes from 0 on: negative int8 come last.  A machine without VLUT can only compute straight lines."""
     (_, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
     if machine.vector.lookup_cycles is not None:
         buffer, entries = writer.inputs[0], op.entries.view(np.uint8)
-        s1 = writer.constant(np.roll(entries, len(entries) // 2) if writer.takes[0] == DataType.int8 else entries)
-        writer.rows.append((FLAT, int(Op.VLUT), int(writer.gives), buffer, buffer, s1, -1, 0, 1, 1))
-        return writer.done(buffer)
+        s1 = writer.single(np.roll(entries, len(entries) // 2) if writer.takes[0] == DataType.int8 else entries)
+        writer.step(FLAT, Op.VLUT, writer.gives, buffer, buffer, s1)
+        return buffer
     straight = fit_line(op.entries, op.x_q, op.y_q)
     if straight is None:
         raise UnsupportedError(f"operator {op.name!r}: a table; machine {machine.name} has no look-up (vector.lookup_cycles)")
@@ -220,7 +179,7 @@ def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> TypedSteps:
     return writer.clamped(v, op.y_q, (straight.low, straight.high))
 
 
-def _pair(op: QuantisedPair, writer: _Writer) -> TypedSteps:
+def _pair(op: QuantisedPair, writer: _Writer) -> int:
     """Steps in the order of `ir.quantised.elementwise`; the result is made in the buffer of an image, not of a pixel."""
     if op.mode == "mul":
         return _product(op, writer)
@@ -231,24 +190,24 @@ def _pair(op: QuantisedPair, writer: _Writer) -> TypedSteps:
     floats = writer.floats(0), writer.floats(1)
     last, first = floats[a], floats[b]
     writer.flat(Op.VMADD, first, first, s1=writer.all_lanes(rb), s2=writer.all_lanes(fixed))
-    y = min(first, last)
+    y = _of_image(writer, first, last)
     writer.flat(Op.VMADD, y, last, s1=writer.all_lanes(ra), s2=first)
     return writer.integers(y)
 
 
-def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
+def _product(op: QuantisedPair, writer: _Writer) -> int:
     (sa, za), (sb, zb), (sy, zy) = (q.single(op.name) for q in (op.a_q, op.b_q, op.y_q))
     scale = sa * sb / sy
     _check(op.name, 255 * 255 * float(scale) + abs(zy))
     a, b = writer.floats(0), writer.floats(1)
     writer.flat(Op.VADDS, b, b, -zb)
-    y = min(a, b)
+    y = _of_image(writer, a, b)
     every_a, every_b = all_stored_integers(op.a_q), all_stored_integers(op.b_q).astype(np.int64) - zb
     products = np.multiply.outer(every_b, every_a.astype(np.int64) - za)
     wanted = saturate(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
     # a gate: one multiply-add per element, with the rest done on its pixel
-    if b >= PIXELS and (gate := fit_gated_affine(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
-        shift = writer.buffer(PIXEL_BLOCKS, pixel=True)
+    if writer.of_pixel(b) and (gate := fit_gated_affine(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
+        shift = writer.buffer(_OF_PIXEL)
         writer.flat(Op.VMULS, b, b, float(gate.scale))
         writer.flat(Op.VMADD, shift, b, s1=writer.all_lanes(-za), s2=writer.all_lanes(gate.shift))
         writer.flat(Op.VMADD, y, a, s1=b, s2=shift)
@@ -266,6 +225,11 @@ def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
     return writer.integers(y)
 
 
+def _of_image(writer: _Writer, *places: int) -> int:
+    """The first of some buffers that are not of one pixel."""
+    return min(places, key=lambda place: (writer.of_pixel(place), place))
+
+
 def check_sum_range(name: str, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
     """Check the range of a sum.  Raises `UnsupportedError` if int32 does not hold it."""
     ra, rb, fixed = map(float, add_factors(a_q, b_q, y_q))
@@ -277,8 +241,8 @@ def _check(name: str, largest: float) -> None:
         raise UnsupportedError(f"operator {name!r}: values of up to {largest:.3g} times its scale; below {MOST:.3g} is supported")
 
 
-def _steps(op: Operator, machine: Machine, writer: _Writer) -> TypedSteps:
-    """Steps of an operator.  Raises `UnsupportedError`."""
+def _result(op: Operator, machine: Machine, writer: _Writer) -> int:
+    """The place of an operator's result, once its steps are written.  Raises `UnsupportedError`."""
     if isinstance(op, Quantise):
         return _quantised(op, writer)
     if isinstance(op, Dequantise):
@@ -300,28 +264,10 @@ def _by_planes(channels: Sequence[NDArray[np.float32]], placement: Placement) ->
 
 
 @dataclass(frozen=True, eq=False)
-class TypedSpec(OnVector):
-    """steps: int64 [s, 10] of (mode, opcode, data type, buffers of the result and of the first operand, second and third operand, immediate
-    bits, blocks of the result and of the first operand for a block of bytes).  A buffer is named by where it begins, in blocks for a
-    block of bytes; -2 - i: block i of the constants, CHANNELS - i: of those of a plane, -1: no operand.
-
-    inputs: int64 [inputs, 4] of (buffer, planes for a plane of bytes, data type, 1 for one pixel of every channel).
-    blocks, pixel_blocks: of all buffers, for a block of bytes; of those of one pixel, numbered from PIXELS on, for a plane of bytes.
-    result: the buffer that is stored.  together: planes of the result for a plane of bytes.
-    constants: blocks of them; by_channel: for a plane of bytes, each of which has its own.
-    """
+class TypedSpec(ProgramSpec):
+    """A program between integers, or between integers and floats; a plane of it is a plane of bytes."""
 
     word: ClassVar[str] = "typed"
-
-    steps: NDArray[np.int64]
-    inputs: NDArray[np.int64]
-    blocks: int
-    pixel_blocks: int
-    result: int
-    together: int
-    constants_at: int
-    constants: int
-    by_channel: bool
 
     @classmethod
     def lower(cls, index: int, op: Operator, into: Lowering) -> Self:
@@ -331,119 +277,25 @@ class TypedSpec(OnVector):
             raise UnsupportedError(
                 f"operator {op.name!r}: shapes {', '.join(map(str, shapes))}; equal ones, or one pixel of every channel as the second"
             )
-        takes, gives = [into.type_of(name) for name in op.inputs], into.type_of(op.y)
-        writer = _Writer(takes, gives, pixels)
-        steps = _steps(op, into.machine, writer)
-        place = into.layout.placements[op.y]
-        # the emitter takes constants by plane if channels have their own
-        values = _by_planes(steps.channels, place) if steps.channels else steps.constants
-        inputs = [
-            (buffer, _planes(dtype), int(dtype), int(pixel)) for buffer, dtype, pixel in zip(writer.inputs, takes, pixels, strict=True)
-        ]
-        return cls(
-            **into.fields(index, op),
-            steps=np.array(steps.rows, np.int64),
-            inputs=np.array(inputs, np.int64),
-            blocks=sum(steps.buffers),
-            pixel_blocks=sum(steps.pixels),
-            result=steps.result,
-            together=_planes(gives),
-            constants_at=into.constants.add(f"{op.name}/constants", values) if len(values) else -1,
-            constants=len(values) // BLOCK_BYTES // (place.planes if steps.channels else 1),
-            by_channel=bool(steps.channels),
-        )
+        writer = _Writer([into.type_of(name) for name in op.inputs], into.type_of(op.y), pixels)
+        result, size = _result(op, into.machine, writer), Extent()
+        # constants come by plane if channels have their own
+        parts = [_by_planes(writer.channels, into.layout.placements[op.y])] if writer.channels else writer.constants
+        if parts:
+            values = np.concatenate(parts)
+            of_plane = WIDE * len(writer.channels)
+            size = Extent(plane=of_plane) if of_plane else Extent(alike=len(values) // BLOCK_BYTES)
+            writer.fetch(into.constants.add(f"{op.name}/constants", values), size)
+        return cls(**into.fields(index, op), program=writer.program(result, size))
 
     def described(self) -> dict[str, object]:
-        return {"steps": self.steps[:, [0, 1, 2, 8, 9]].tolist()}
-
-    @property
-    def pixels_only(self) -> tuple[bool, ...]:
-        return tuple(bool(pixel) for pixel in self.inputs[:, 3])
-
-    @property
-    def planes_together(self) -> int:
-        return self.together
-
-    def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """Planes of a tile: whole planes of bytes."""
-        return min(self.y.planes, max(self.together, tiling.tile_planes // self.together * self.together))
-
-    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        return (self.blocks * rows * columns + self.pixel_blocks) * -(-planes // self.together)
-
-    def constant_blocks(self, planes: int) -> int:
-        return self.constants * (planes if self.by_channel else 1)
-
-    def set_aside(self, rows: int) -> int:
-        return self.constant_blocks(self.y.planes)
-
-    @property
-    def steps_of_tile(self) -> int:
-        return len(self.steps)
+        """Mode, opcode and data type of every step, and blocks of its result and of its first operand for a block of bytes."""
+        rows = []
+        for mode, op, dtype, target, source, *_ in self.program.steps.tolist():
+            blocks = self.program.planes_of(target)
+            rows.append([mode, op, dtype, blocks, {FLAT: blocks, BESIDE: blocks, COPIED: WIDE}.get(mode) or self.program.planes_of(source)])
+        return {"steps": rows}
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return (("constants", ("p",)),) if self.constants else ()
-
-    def work(self, tiles: VectorTiles) -> VectorWork:
-        repeats = calls = 0.0
-        for planes, tall, wide, count in tiles.output_tiles:
-            deep, size = planes // self.together, tall * wide
-            for mode, op, _, d, *_, d_factor, s_factor in self.steps.tolist():
-                if mode == COPIED:  # half by half
-                    step_repeats, instructions = 2 * deep, 2 * -(-deep // MAX_REPEATS)
-                elif d >= PIXELS:
-                    step_repeats, instructions = repeats_along(deep * PIXEL_BLOCKS, 1)
-                elif mode == FLAT:
-                    step_repeats, instructions = repeats_along(deep * size * d_factor, 1)
-                elif mode == BESIDE:
-                    step_repeats, instructions = repeats_along(size * d_factor, deep)
-                elif mode == CONVERT:
-                    step_repeats, instructions = repeats_along(deep * size, 1)
-                    step_repeats *= max(d_factor, s_factor) // 2  # so many blocks beside each block
-                else:
-                    step_repeats, instructions = repeats_along(size, deep * (s_factor if mode == SPREAD else d_factor))
-                repeats += count * tiles.images * step_repeats * tiles.cycles[op]
-                calls += count * tiles.images * instructions
-        one = float(sum([planes * count for planes, *_, count in tiles.output_tiles]) * tiles.images)
-        return VectorWork(
-            repeats, calls,
-            [(one if pixel else tiles.size) * in_planes / self.together for _, in_planes, _, pixel in self.inputs.tolist()],
-        )  # fmt: skip
-
-    def channel_step(self, count: int, dtype: DataType) -> int | str:
-        return self.together
-
-    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
-        first, last = first // self.together, last // self.together
-        reads = [
-            run_of_planes(read, first * planes, last * planes) for read, planes in zip(self.reads, self.inputs[:, 1].tolist(), strict=True)
-        ]
-        address = self.constants_at + first * self.constants * self.by_channel
-        return replace(self, y=run_of_planes(self.y, first * self.together, last * self.together), reads=tuple(reads), constants_at=address)
-
-    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
-        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size)
-
-    def job(self, inputs: EmitInputs) -> TypedJob:
-        assert isinstance(inputs.tiling, VectorTiling)
-        return TypedJob(
-            **self.common(inputs),
-            width=self.out_w,
-            together=self.together,
-            blocks=self.blocks,
-            tile_planes=self.planes_of_tile(inputs.tiling),
-            consts=first_or_zero(inputs.constants),
-            consts_at=self.constants_at if streams_constants(inputs) else -1,
-            const_blocks=self.constants,
-            by_channel=int(self.by_channel),
-            result=self.result,
-        )
-
-    def tables(self) -> list[NDArray[np.int64]]:
-        return [self.steps, self.inputs]
-
-    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streams_constants(inputs) or not self.constants:
-            return []
-        return [Fetch(Memory.UB, self.constants_at, first_or_zero(inputs.constants), self.constant_blocks(self.y.planes))]
+        return (("constants", ("p",)),) if len(self.program.constants) else ()

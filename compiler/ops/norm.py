@@ -1,7 +1,8 @@
 """Layer normalisation over the channels, on VECTOR.
 
 The variance is not the mean of squares less the squared mean: it saves a pass, but needs float32 sums, which take it again; squares in
-float16 overflow from 256 on.
+float16 overflow from 256 on.  Sums go over planes first, then over the lanes of a block, which leaves the result in every lane, ready to be
+an operand for all planes.
 """
 
 from __future__ import annotations
@@ -10,35 +11,33 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.operators import LayerNorm
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
-from compiler.ops.norm_emitter import LayerNormJob
+from compiler.ops.base import Lowering, VectorTiles, VectorWork
+from compiler.ops.tile_program import Extent, ProgramSpec, ProgramWriter, TileProgram
+from compiler.ops.tile_program_emitter import COMBINED, CONVERT, FLAT, HALVED, LINES, PLANES, SQUARED
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import EmitInputs, Fetch
 from compiler.target.weights import pack_lanes
-from simulator.npu.isa import REPEAT_BLOCKS, float_bits
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.isa import REPEAT_BLOCKS, Op, float_bits
+from simulator.npu.parts import DataType
 
 _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number is 65504
+_F16, _F32 = DataType.float16, DataType.float32
+_LINE = Extent(line=1)
 
 
 @dataclass(frozen=True, eq=False)
-class LayerNormSpec(OnVector):
-    """constants_at: DDR blocks [kinds][planes] of 1 in lanes that are channels, scale and shift; padded: planes that have padding lanes.
+class LayerNormSpec(ProgramSpec):
+    """(x - mean) / sqrt(variance + epsilon) * scale + shift; a tile is all planes.
 
-    kinds: 3; 1 where scale is 1 and shift is 0; 0 where besides no plane has padding lanes.  centred: whether the mean is 0.
+    kinds: of constants, each with a block for every plane: 1 in lanes that are channels, scale and shift; 1 where scale is 1 and shift
+    is 0; 0 where besides no plane has padding lanes.
     """
 
     word: ClassVar[str] = "layer_norm"
 
-    channels: int
-    epsilon: float
-    constants_at: int
+    operator: LayerNorm
     kinds: int
-    padded: tuple[int, ...]
-    centred: bool
 
     @classmethod
     def lower(cls, index: int, op: LayerNorm, into: Lowering) -> Self:
@@ -49,30 +48,12 @@ class LayerNormSpec(OnVector):
         parts = [pack_lanes(column, place, into.type_of(op.y)) for column in values]
         address = into.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
         fields = into.fields(index, op)
-        return cls(
-            **fields, channels=len(op.scale), epsilon=op.epsilon, constants_at=address, kinds=kinds, padded=padded, centred=op.centred
-        )
+        program = _program(op, into.type_of(op.y), fields["y"].planes, padded, kinds, address)
+        return cls(**fields, kinds=kinds, program=program)
 
     def described(self) -> dict[str, object]:
-        description = {"channels": self.channels, "gaps": list(self.padded), "constants": self.kinds}
-        return description | {"centred": True} if self.centred else description
-
-    @property
-    def planes_together(self) -> int:
-        return self.y.planes
-
-    def planes_of_tile(self, tiling: VectorTiling) -> int:
-        return self.y.planes
-
-    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Blocks of the values, and of float32 copies of float16 ones, or of half of float32 ones for sums."""
-        return rows * columns * (planes + (2 * planes if dtype == DataType.float16 else (planes + 1) // 2) + 1)
-
-    def constant_blocks(self, planes: int) -> int:
-        return self.kinds * planes
-
-    def set_aside(self, rows: int) -> int:
-        return self.constant_blocks(self.y.planes)
+        description = {"channels": len(self.operator.scale), "gaps": self.program.masked_planes, "constants": self.kinds}
+        return description | {"centred": True} if self.operator.centred else description
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         fitting = slot_blocks // self.tile_blocks(self.planes_together, 1, self.out_w, dtype)
@@ -84,14 +65,14 @@ class LayerNormSpec(OnVector):
     @property
     def steps_of_tile(self) -> int:
         # sum, centre; convert, squares, scale by the deviation; scale and shift
-        return 2 * (not self.centred) + 3 + (self.kinds == 3)
+        return 2 * (not self.operator.centred) + 3 + (self.kinds == 3)
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return (("scale", ("p",)), ("shift", ("p",))) if self.kinds == 3 else ()
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        passes = (4 if tiles.dtype == DataType.float16 else 2) + 2 * (not self.centred) + (self.kinds == 3)
+        passes = (4 if tiles.dtype == DataType.float16 else 2) + 2 * (not self.operator.centred) + (self.kinds == 3)
         of_pixels = 20  # what is done with a block of every pixel: a root and a reciprocal are four each
         calls = 24 + (self.y.planes / 8 if self.kinds == 3 else 0)
         runs = float(sum([count * -(-tall * wide // REPEAT_BLOCKS) for _, tall, wide, count in tiles.output_tiles]) * tiles.images)
@@ -101,22 +82,45 @@ class LayerNormSpec(OnVector):
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return "a normalisation over the channels needs all of them"
 
-    def job(self, inputs: EmitInputs) -> LayerNormJob:
-        bits = {"per_channel": 1.0 / self.channels, "epsilon": self.epsilon, "largest": _LARGEST_FACTOR}
-        return LayerNormJob(
-            **self.common(inputs),
-            width=self.out_w,
-            constants=first_or_zero(inputs.constants),
-            constants_at=self.constants_at if streams_constants(inputs) and self.kinds else -1,
-            kinds=self.kinds,
-            centred=int(self.centred),
-            **{name: float_bits(value) for name, value in bits.items()},
-        )
 
-    def tables(self) -> list[NDArray[np.int64]]:
-        return [np.array(self.padded, np.int64)]
-
-    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streams_constants(inputs) or not self.kinds:
-            return []
-        return [Fetch(Memory.UB, self.constants_at, first_or_zero(inputs.constants), self.kinds * self.y.planes)]
+def _program(op: LayerNorm, dtype: DataType, planes: int, padded: tuple[int, ...], kinds: int, constants_at: int) -> TileProgram:
+    """Squares and their sum are float32: of float16 x they are of a copy, which has two blocks for one."""
+    writer, half, per_channel = ProgramWriter(), dtype == _F16, float_bits(1.0 / len(op.scale))
+    if kinds:
+        writer.fetch(constants_at, Extent(plane=kinds))
+    x = writer.buffer(Extent(tile=1), dtype=dtype)
+    channels, scale, shift = (writer.constant(Extent(plane=kind), 1) for kind in range(3))
+    # the copy, or half of x for sums; behind them a block of every pixel
+    sums = writer.buffer(Extent(tile=2) if half else Extent(line=(planes + 1) // 2 + 1), None if half else _LINE)
+    writer.mask(Op.VMUL, dtype, x, padded, channels)
+    if not op.centred:  # subtract the mean, and clear the other lanes again
+        mean = writer.within(sums, Extent(), _LINE)
+        writer.step(HALVED, Op.VADD, dtype, mean, x)
+        writer.step(FLAT, Op.VMULS, dtype, mean, mean, imm=per_channel)
+        writer.step(FLAT, Op.VLANE_SUM, dtype, mean, mean)
+        writer.step(COMBINED, Op.VSUB, dtype, x, x, mean)
+        writer.mask(Op.VMUL, dtype, x, padded, channels)
+    # factor = 1 / sqrt(mean of squares + epsilon), in float32
+    factor = sums
+    if half:
+        writer.buffer(_LINE)
+        pairs, seconds = (writer.within(sums, Extent(alike=block), Extent(line=2)) for block in range(2))
+        writer.step(CONVERT, Op.VCONVERT, _F32, sums, x, imm=int(_F16))
+        writer.step(SQUARED, Op.VMUL, _F32, pairs, sums)
+        factor = writer.within(sums, Extent(line=2), _LINE)  # one block of a pixel gets the sum of both
+        writer.step(LINES, Op.VADD, _F32, factor, pairs, seconds)
+    else:
+        writer.step(SQUARED, Op.VMUL, _F32, sums, x)
+    for operation, bits in (
+        (Op.VLANE_SUM, 0), (Op.VMULS, per_channel), (Op.VADDS, float_bits(op.epsilon)), (Op.VSQRT, 0), (Op.VRECIPROCAL, 0),
+    ):  # fmt: skip
+        writer.step(FLAT, operation, _F32, factor, factor, imm=bits)
+    if half:
+        writer.step(FLAT, Op.VMINS, _F32, factor, factor, imm=float_bits(_LARGEST_FACTOR))
+        for block in (pairs, seconds):
+            writer.step(LINES, Op.VCOPY, _F32, block, factor)
+        writer.step(CONVERT, Op.VCONVERT, _F16, factor, pairs, imm=int(_F32))
+    writer.step(COMBINED, Op.VMUL, dtype, x, x, factor)
+    if kinds == 3:
+        writer.step(PLANES, Op.VMADD, dtype, x, x, scale, shift)
+    return writer.program(x, Extent(plane=kinds), planes, packed=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import DDR, FAR, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move, strided, vector
+from compiler.instructions.builders import DDR, FAR, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move, strided
 from compiler.instructions.node_context import MADE_BY_READER, UB_SLOT, Node, Work, locate_operand, locate_result
 from compiler.instructions.repeats import pools_pixelwise
 from compiler.instructions.tiles import count_tiles, load_box, store_tile
@@ -77,7 +77,9 @@ def _over_pixels(
     first, remainder = pixels, 0
     if in_place and pools_pixelwise(planes, pixels):
         if factor >= 0:
-            cursor = strided(out, cursor, _VMULS, dtype, tag, source, source, -1, 8, planes, 1, plane, 1, plane, 0, 0, scale)
+            cursor = strided(
+                out, cursor, _VMULS, dtype, tag, source, source, -1, -1, 8, planes, (1, plane), (1, plane), (0, 0), (0, 0), scale
+            )
         for i in range(planes):
             begin = source + i * plane
             cursor = _into(out, cursor, op, dtype, tag, begin, begin + 8, 8, pixels // 8 - 1, 1, 1, 8, factor)
@@ -98,16 +100,10 @@ def _into(
 ) -> int:  # fmt: skip
     """target op= source (times the factor, if there is one): `times` repeats of as many columns of blocks."""
     if factor < 0:
-        return strided(out, cursor, op, dtype, tag, target, target, source, columns, times, dcol, 0, dcol, 0, col, row, 0)
-    for c in range(0, columns, 8):
-        for r in range(0, times, 255):
-            target_block, source_block = target + c * dcol, source + c * col + r * row
-            repeats, width = min(255, times - r), min(8, columns - c)
-            cursor = vector(
-                out, cursor, _VMADD, dtype, tag, target_block, source_block, factor, target_block, width, repeats, dcol, 0, col, row, 0, 0,
-                dcol, 0, 0,
-            )  # fmt: skip
-    return cursor
+        return strided(out, cursor, op, dtype, tag, target, target, source, -1, columns, times, (dcol, 0), (dcol, 0), (col, row), (0, 0), 0)
+    return strided(
+        out, cursor, _VMADD, dtype, tag, target, source, factor, target, columns, times, (dcol, 0), (col, row), (0, 0), (dcol, 0), 0
+    )
 
 
 class Fold(NamedTuple):

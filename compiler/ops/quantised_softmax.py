@@ -1,48 +1,56 @@
-"""Softmax of bytes over the channels, on VECTOR."""
+"""Softmax of bytes over the channels, on VECTOR, in onnxruntime's order (`ir.quantised.tables.softmax`).
+
+The greatest byte and the distance from it are found in bytes, which wrap: an exponential is the float32 of a table that the byte x - max
+counts in.  Sums are rounded channel by channel.  Where the machine adds the lanes of a block one after the other, and channels lie in their
+order, that is an instruction for a block; lanes that are no channel are 0 by then.  Elsewhere every lane is added alone: a block that is 1
+there times exponentials, plus what all lanes have so far.  No exponential is below 0, so the new sum is the greatest of the lanes.
+
+| constants | blocks | meaning                                                                                                           |
+|-----------|--------|-------------------------------------------------------------------------------------------------------------------|
+| table     | TABLE  | exponentials                                                                                                      |
+| least     | 1      | the least integer of the result in all lanes                                                                      |
+| masks     | MASK   | of each plane of a group with padding lanes: the greatest byte in channels, else the least; 1 in channels, else 0 |
+| lanes     | 8      | where lanes are added alone: a 1 in each lane                                                                     |
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.instructions.conversion import WIDE
 from compiler.instructions.repeats import repeats_along
 from compiler.ir.operators import QuantisedSoftmax
 from compiler.ir.quantised.tables import exponentials
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
+from compiler.ops.base import Lowering, VectorTiles, VectorWork
 from compiler.ops.integer_elementwise import ROUNDER
-from compiler.ops.quantised_softmax_emitter import PIXEL, PLANE, QuantisedSoftmaxJob
+from compiler.ops.tile_program import Extent, ProgramSpec, ProgramWriter
+from compiler.ops.tile_program_emitter import BY_LINE, BY_PIXEL, FLAT, LANE, REDUCED, SUMMED, TO_PIXELS, TO_PLANES, WIDE_MASKED
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import EmitInputs, Fetch
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.isa import REPEAT_BLOCKS, Op, float_bits
-from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from simulator.npu.isa import LUT_BLOCKS, REPEAT_BLOCKS, Op, float_bits
+from simulator.npu.parts import BLOCK_BYTES, DataType
 
 _MOST = 1 << 22  # of a value that is rounded
+_F32 = DataType.float32
+TABLE, MASK = WIDE * LUT_BLOCKS, 1 + WIDE
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedSoftmaxSpec(OnVector):
-    """channels: lanes of a group's channels in their order, counted from its first plane.  padded: planes of a group that have others.
-
-    times: 1 / scale of the result, rounded down.  ordered: blocks of float32 that the machine adds lane by lane; 0: every lane alone, by
-    constants that follow `lane_constants` blocks.  constants_at: DDR blocks, so many of them.
-    """
+class QuantisedSoftmaxSpec(ProgramSpec):
+    """Softmax over each of so many groups of planes.  channels: of a group.  ordered: blocks of float32 whose lanes the machine adds in
+    their order; 0 where every lane is added alone."""
 
     word: ClassVar[str] = "quantised_softmax"
 
+    operator: QuantisedSoftmax
     groups: int
-    channels: tuple[int, ...]
-    padded: tuple[int, ...]
-    times: float
+    channels: int
     ordered: int
-    lane_constants: int
-    constants_at: int
-    constants: int
 
     @classmethod
     def lower(cls, index: int, op: QuantisedSoftmax, into: Lowering) -> Self:
@@ -69,66 +77,38 @@ class QuantisedSoftmaxSpec(OnVector):
         parts = [np.roll(entries, 1), np.full(lanes, of_y.min, of_y.dtype)]  # an equal byte, whose distance is 0, has the last entry
         for plane in padded:
             parts += [np.where(is_channel[plane] > 0, of_x.max, of_x.min).astype(of_x.dtype), is_channel[plane]]
-        ordered = -(-(int(first[-1]) + 1) // DataType.float32.lanes) if (np.diff(first) > 0).all() else 0
-        if into.machine.vector.ordered_cycles is None:
-            ordered = 0
-        blocks_before = sum([part.nbytes for part in parts]) // BLOCK_BYTES
+        in_order = into.machine.vector.ordered_cycles is not None and (np.diff(first) > 0).all()
+        ordered = -(-(int(first[-1]) + 1) // _F32.lanes) if in_order else 0
+        lane_constants = sum([part.nbytes for part in parts]) // BLOCK_BYTES
         if not ordered:
-            parts.append(np.eye(DataType.float32.lanes, dtype=np.float32).reshape(-1))
+            parts.append(np.eye(_F32.lanes, dtype=np.float32).reshape(-1))
         constants = np.concatenate([part.view(np.uint8) for part in parts])
-        return cls(
-            **into.fields(index, op),
-            groups=op.groups,
-            channels=tuple(first.tolist()),
-            padded=padded,
-            times=float(times),
-            ordered=ordered,
-            lane_constants=blocks_before,
-            constants_at=into.constants.add(f"{op.name}/constants", constants),
-            constants=len(constants) // BLOCK_BYTES,
-        )
-
-    @property
-    def from_least(self) -> bool:
-        """Whether the result's zero point is the least integer, so that what is rounded saturates in uint8."""
-        assert isinstance(self.operator, QuantisedSoftmax)
-        q = self.operator.y_q
-        return q.single(self.name)[1] == np.iinfo(q.dtype).min
-
-    @property
-    def group_planes(self) -> int:
-        return self.y.planes // self.groups
+        size = Extent(alike=len(constants) // BLOCK_BYTES)
+        writer = ProgramWriter()
+        writer.fetch(into.constants.add(f"{op.name}/constants", constants), size)
+        types = into.type_of(op.x), into.type_of(op.y)
+        x = _write(writer, op, types, float(times), deep, padded, first.tolist(), ordered, lane_constants)
+        program = writer.program(x, size, deep)
+        return cls(**into.fields(index, op), groups=op.groups, channels=per_group, ordered=ordered, program=program)
 
     def described(self) -> dict[str, object]:
-        return {"groups": self.groups, "channels": len(self.channels), "gaps": list(self.padded), "ordered": self.ordered}
-
-    @property
-    def planes_together(self) -> int:
-        return self.group_planes
+        gaps = sorted({plane % self.planes_together for plane in self.program.masked_planes})
+        return {"groups": self.groups, "channels": self.channels, "gaps": gaps, "ordered": self.ordered}
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
         """Planes of a group: a tile has one."""
-        return self.group_planes
-
-    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        return (PLANE * self.group_planes + PIXEL) * rows * columns
-
-    def constant_blocks(self, planes: int) -> int:
-        return self.constants
-
-    def set_aside(self, rows: int) -> int:
-        return self.constants
+        return self.planes_together
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        fitting = slot_blocks // (PLANE * self.group_planes + PIXEL) // self.out_w
+        fitting = slot_blocks // self.tile_blocks(self.planes_together, 1, 1, dtype) // self.out_w
         full_rows = REPEAT_BLOCKS // math.gcd(REPEAT_BLOCKS, self.out_w)  # rows whose pixels fill repeats
         if full_rows <= fitting < rows:
             fitting -= fitting % full_rows
-        return VectorTiling(tile_planes=self.group_planes, tile_rows=max(1, min(rows, fitting)))
+        return VectorTiling(tile_planes=self.planes_together, tile_rows=max(1, min(rows, fitting)))
 
     @property
     def steps_of_tile(self) -> int:
-        return 14 + (self.ordered or 2 * len(self.channels))
+        return 14 + (self.ordered or 2 * self.channels)
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -136,9 +116,9 @@ class QuantisedSoftmaxSpec(OnVector):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
-        deep, planes_together = self.group_planes, self.planes_together
+        deep = self.planes_together
         for planes, tall, wide, count in tiles.output_tiles:
-            size, groups = tall * wide, planes / planes_together
+            size, groups = tall * wide, planes / deep
             line, of_line = repeats_along(size, 1)
             plane, of_plane = repeats_along(deep * size, 1)
             least, eights = min(size, deep), -(-size // REPEAT_BLOCKS)
@@ -153,44 +133,66 @@ class QuantisedSoftmaxSpec(OnVector):
             if self.ordered:
                 steps.append((Op.VLANE_ADD, self.ordered * eights, eights))
             else:
-                steps += [(op, len(self.channels) * line, len(self.channels) * of_line) for op in (Op.VMADD, Op.VLANE_MAX)]
-            if not self.from_least:
+                steps += [(op, self.channels * line, self.channels * of_line) for op in (Op.VMADD, Op.VLANE_MAX)]
+            if not _from_least(self.operator):
                 steps.append((Op.VADDS, 2 * WIDE * plane, 2 * of_plane))
             repeats += count * tiles.images * groups * sum([step_repeats * tiles.cycles[op] for op, step_repeats, _ in steps])
             calls += count * tiles.images * groups * sum([instructions for _, _, instructions in steps])
         return VectorWork(repeats, calls, [tiles.size])
 
-    def channel_step(self, count: int, dtype: DataType) -> int | str:
-        return self.group_planes
-
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         part = super().channel_part(first, last, dtype)
         return None if part is None else replace(part, groups=(last - first) * self.groups // self.y.planes)
 
-    def job(self, inputs: EmitInputs) -> QuantisedSoftmaxJob:
-        assert isinstance(inputs.tiling, VectorTiling)
-        assert isinstance(self.operator, QuantisedSoftmax)
-        zero, mantissa = self.operator.y_q.single(self.name)[1], math.frexp(self.times)[0]
-        exact = mantissa == 0.5  # a power of two is the sum's as well as the exponentials'
-        return QuantisedSoftmaxJob(
-            **self.common(inputs),
-            source=int(inputs.storages[self.reads[0].storage].dtype),
-            deep=self.group_planes,
-            width=self.out_w,
-            consts=first_or_zero(inputs.constants),
-            consts_at=self.constants_at if streams_constants(inputs) else -1,
-            const_blocks=self.constants,
-            lane_constants=self.lane_constants,
-            ordered=self.ordered,
-            part=float_bits(1 / self.times if exact else 1.0),
-            times=-1 if exact else float_bits(self.times),
-            from_least=int(self.from_least),
-            rounder=float_bits(ROUNDER),
-            more=float_bits(zero - ROUNDER),
-        )
 
-    def tables(self) -> list[NDArray[np.int64]]:
-        return [np.array(self.channels, np.int64), np.array(self.padded, np.int64)]
+def _from_least(op: QuantisedSoftmax) -> bool:
+    """Whether the result's zero point is the least integer, so that what is rounded saturates in uint8."""
+    return bool(op.y_q.single(op.name)[1] == np.iinfo(op.y_q.dtype).min)
 
-    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        return [] if streams_constants(inputs) else [Fetch(Memory.UB, self.constants_at, first_or_zero(inputs.constants), self.constants)]
+
+def _write(
+    writer: ProgramWriter, op: QuantisedSoftmax, types: tuple[DataType, DataType], times: float, deep: int, padded: Sequence[int],
+    channels: Sequence[int], ordered: int, lane_constants: int,
+) -> int:  # fmt: skip
+    """Steps of a group; returns the place of its result.
+
+    y = round(e * times / (sum * part)) + zero point.  Where that is the least integer, y = round() counts from it.
+    """
+    source, dtype = types
+    x, floats = writer.buffer(Extent(tile=1), dtype=source), writer.buffer(Extent(tile=WIDE))
+    top, total = (writer.buffer(Extent(line=1)) for _ in range(2))
+    planes = [range(plane, deep * op.groups, deep) for plane in padded]  # of all groups
+    masks = [TABLE + 1 + MASK * i for i in range(len(padded))]
+    # bytes minus their greatest, exponentials
+    for of_groups, mask in zip(planes, masks, strict=True):
+        writer.mask(Op.VMIN, source, x, of_groups, writer.constant(Extent(alike=mask)))
+    writer.step(REDUCED, Op.VMAX, source, top, x)
+    writer.step(FLAT, Op.VLANE_MAX, source, top, top)
+    writer.step(BY_LINE, Op.VSUB, source, x, x, top)
+    writer.step(TO_PIXELS, Op.VLUT, _F32, floats, x, writer.constant())
+    for of_groups, mask in zip(planes, masks, strict=True):
+        writer.mask(Op.VMUL, _F32, floats, of_groups, writer.constant(Extent(alike=mask + 1)), WIDE_MASKED)
+    # sums
+    writer.step(FLAT, Op.VFILL, _F32, total)
+    if ordered:
+        writer.step(SUMMED, Op.VLANE_ADD, _F32, total, floats, total, argument=ordered)
+    else:
+        lanes = [writer.constant(Extent(alike=lane_constants + lane)) for lane in range(_F32.lanes)]
+        for channel in channels:
+            writer.step(LANE, Op.VMADD, _F32, total, floats, lanes[channel % _F32.lanes], total, argument=channel // _F32.lanes)
+            writer.step(FLAT, Op.VLANE_MAX, _F32, total, total)
+    # quotients, bytes again
+    exact = math.frexp(times)[0] == 0.5  # a power of two is the sum's as well as the exponentials'
+    writer.step(FLAT, Op.VMULS, _F32, total, total, imm=float_bits(1 / times if exact else 1.0))
+    if not exact:
+        writer.step(FLAT, Op.VMULS, _F32, floats, floats, imm=float_bits(times))
+    writer.step(BY_PIXEL, Op.VDIV, _F32, floats, floats, total)
+    if _from_least(op):
+        writer.step(TO_PLANES, Op.VCONVERT, DataType.uint8, x, floats, imm=int(_F32))
+        if dtype != DataType.uint8:
+            writer.step(FLAT, Op.VSUB, dtype, x, x, writer.constant(Extent(alike=TABLE)))
+        return x
+    for number in (ROUNDER, op.y_q.single(op.name)[1] - ROUNDER):
+        writer.step(FLAT, Op.VADDS, _F32, floats, floats, imm=float_bits(number))
+    writer.step(TO_PLANES, Op.VCONVERT, dtype, x, floats, imm=int(_F32))
+    return x

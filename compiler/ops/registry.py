@@ -29,12 +29,9 @@ from compiler.ops.depth_to_space import DepthToSpaceSpec
 from compiler.ops.depth_to_space_emitter import DepthToSpaceJob, depth_to_space_rows
 from compiler.ops.depthwise_emitter import DepthwiseJob, depthwise_rows
 from compiler.ops.elementwise import VectorSpec
-from compiler.ops.elementwise_emitter import VectorJob, chain_rows
 from compiler.ops.integer_elementwise import TypedSpec
-from compiler.ops.integer_elementwise_emitter import TypedJob, typed_rows
 from compiler.ops.matmul import MatMulSpec
 from compiler.ops.norm import LayerNormSpec
-from compiler.ops.norm_emitter import LayerNormJob, norm_rows
 from compiler.ops.pool import PoolSpec
 from compiler.ops.pool_emitter import PoolJob, fed_rows, pool_rows
 from compiler.ops.quantised_avg_pool import AverageSpec
@@ -42,29 +39,28 @@ from compiler.ops.quantised_avg_pool_emitter import AverageJob, average_rows
 from compiler.ops.quantised_conv import QuantisedConvSpec
 from compiler.ops.quantised_matmul import QuantisedMatMulSpec
 from compiler.ops.quantised_softmax import QuantisedSoftmaxSpec
-from compiler.ops.quantised_softmax_emitter import QuantisedSoftmaxJob, quantised_softmax_rows
 from compiler.ops.reflow import ReflowSpec
 from compiler.ops.reflow_emitter import ReflowJob, reflow_rows
 from compiler.ops.resample import ResampleSpec
 from compiler.ops.resample_emitter import ResampleJob, resample_rows
 from compiler.ops.softmax import SoftmaxSpec
-from compiler.ops.softmax_emitter import SoftmaxJob, softmax_rows
+from compiler.ops.tile_program_emitter import TileJob, program_rows
 
 KINDS = (
     OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
     OperatorKind(QuantisedConv, QuantisedConvSpec, ConvJob, conv_rows),
     OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
     OperatorKind(QuantisedMatMul, QuantisedMatMulSpec, ConvJob, conv_rows),
-    OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
+    OperatorKind(Vector, VectorSpec, TileJob, program_rows),
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
     OperatorKind(QuantisedAverage, AverageSpec, AverageJob, average_rows),
-    OperatorKind(Softmax, SoftmaxSpec, SoftmaxJob, softmax_rows),
-    OperatorKind(QuantisedSoftmax, QuantisedSoftmaxSpec, QuantisedSoftmaxJob, quantised_softmax_rows),
-    OperatorKind(LayerNorm, LayerNormSpec, LayerNormJob, norm_rows),
+    OperatorKind(Softmax, SoftmaxSpec, TileJob, program_rows),
+    OperatorKind(QuantisedSoftmax, QuantisedSoftmaxSpec, TileJob, program_rows),
+    OperatorKind(LayerNorm, LayerNormSpec, TileJob, program_rows),
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
     OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
-    *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
+    *(OperatorKind(op, TypedSpec, TileJob, program_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
 JOBS = [*dict.fromkeys(kind.job for kind in KINDS), DepthwiseJob, PoolJob]  # that of depthwise convolutions on VECTOR is a part of `Conv`

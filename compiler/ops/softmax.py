@@ -1,4 +1,8 @@
-"""Float softmax over the channels, on VECTOR."""
+"""Float softmax over the channels, on VECTOR.
+
+Sums and maxima go over planes first, then over the lanes of a block, which leaves the result in every lane, ready to be an operand for all
+planes.
+"""
 
 from __future__ import annotations
 
@@ -6,53 +10,52 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.operators import Softmax
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
-from compiler.ops.softmax_emitter import SoftmaxJob
+from compiler.ops.base import Lowering, VectorTiles, VectorWork
+from compiler.ops.tile_program import Extent, ProgramSpec, ProgramWriter
+from compiler.ops.tile_program_emitter import COMBINED, FLAT, REDUCED
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import EmitInputs, Fetch
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.isa import Op
+from simulator.npu.parts import DataType
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxSpec(OnVector):
-    """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in padding lanes; padded: planes that have any."""
+class SoftmaxSpec(ProgramSpec):
+    """exp(x - max) / sum over each of so many groups of planes; a tile is whole groups."""
 
     word: ClassVar[str] = "softmax"
 
     groups: int
-    masks_at: int
-    padded: tuple[int, ...]
-
-    @property
-    def group_planes(self) -> int:
-        return self.y.planes // self.groups
 
     @classmethod
     def lower(cls, index: int, op: Softmax, into: Lowering) -> Self:
-        lowest = float(np.finfo(into.type_of(op.y).storage).min)
-        mask = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
-        return cls(**into.fields(index, op), groups=op.groups, masks_at=mask, padded=into.padded_planes(op.y))
+        fields, dtype, padded = into.fields(index, op), into.type_of(op.y), into.padded_planes(op.y)
+        # constants: 0 in lanes that are channels and very negative in padding lanes
+        lowest = float(np.finfo(dtype.storage).min)
+        masks_at = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
+        writer, size = ProgramWriter(), Extent(plane=int(bool(padded)))
+        x, top, total = writer.buffer(Extent(tile=1), dtype=dtype), writer.buffer(Extent(line=1)), writer.buffer(Extent(line=1))
+        if padded:
+            writer.fetch(masks_at, size)
+        writer.mask(Op.VADD, dtype, x, padded, writer.constant(pitch=1))
+        writer.step(REDUCED, Op.VMAX, dtype, top, x)
+        writer.step(FLAT, Op.VLANE_MAX, dtype, top, top)
+        writer.step(COMBINED, Op.VSUB, dtype, x, x, top)
+        writer.loop(3)
+        writer.step(FLAT, Op.VEXP, dtype, x, x)
+        writer.step(REDUCED, Op.VADD, dtype, total, x)
+        writer.step(FLAT, Op.VLANE_SUM, dtype, total, total)
+        writer.step(FLAT, Op.VRECIPROCAL, dtype, total, total)
+        writer.step(COMBINED, Op.VMUL, dtype, x, x, total)
+        writer.loop(4)
+        return cls(**fields, groups=op.groups, program=writer.program(x, size, fields["y"].planes // op.groups))
 
     def described(self) -> dict[str, object]:
-        return {"groups": self.groups, "gaps": list(self.padded)}
+        return {"groups": self.groups, "gaps": self.program.masked_planes}
 
-    @property
-    def planes_together(self) -> int:
-        return self.group_planes
-
-    def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """Planes of a tile: whole groups."""
-        deep = self.group_planes
-        return min(self.y.planes, max(deep, tiling.tile_planes // deep * deep))
-
-    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        return (planes + 2) * rows * columns
-
-    def constant_blocks(self, planes: int) -> int:
-        return planes if self.padded else 0
+    def set_aside(self, rows: int) -> int:
+        return self.y.planes
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         tile_rows = max(1, min(rows, slot_blocks // ((self.planes_together + 2) * self.out_w)))
@@ -60,39 +63,17 @@ class SoftmaxSpec(OnVector):
         return VectorTiling(tile_planes=min(self.groups, groups) * self.planes_together, tile_rows=tile_rows)
 
     @property
+    def steps_of_tile(self) -> int:
+        return 1
+
+    @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return (("mask", ("p",)),) if self.padded else ()
+        return (("mask", ("p",)),) if len(self.program.constants) else ()
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        calls = tiles.tiles * 10 * max(1, tiles.tiling.tile_planes // self.group_planes)
+        calls = tiles.tiles * 10 * max(1, tiles.tiling.tile_planes // self.planes_together)
         return VectorWork(tiles.size / 8 * 8, calls, [tiles.size])
-
-    def channel_step(self, count: int, dtype: DataType) -> int | str:
-        return self.group_planes
 
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         part = super().channel_part(first, last, dtype)
-        if part is None:
-            return None
-        padded = tuple(plane - first for plane in self.padded if first <= plane < last)
-        groups = (last - first) * self.groups // self.y.planes
-        return replace(part, groups=groups, masks_at=self.masks_at + first, padded=padded)
-
-    def job(self, inputs: EmitInputs) -> SoftmaxJob:
-        assert isinstance(inputs.tiling, VectorTiling)
-        return SoftmaxJob(
-            **self.common(inputs),
-            group_planes=self.group_planes,
-            width=self.out_w,
-            tile_planes=self.planes_of_tile(inputs.tiling),
-            masks=first_or_zero(inputs.constants),
-            masks_at=self.masks_at if streams_constants(inputs) and self.padded else -1,
-        )
-
-    def tables(self) -> list[NDArray[np.int64]]:
-        return [np.array(self.padded, np.int64)]
-
-    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streams_constants(inputs) or not self.padded:
-            return []
-        return [Fetch(Memory.UB, self.masks_at, first_or_zero(inputs.constants), self.y.planes)]
+        return None if part is None else replace(part, groups=(last - first) * self.groups // self.y.planes)

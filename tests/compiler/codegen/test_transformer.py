@@ -11,7 +11,6 @@ from onnx import ModelProto
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.onnx_io.load import prepare
 from compiler.frontend.onnx_io.random_weights import seed_weights
-from compiler.instructions.builders import multiply_add
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import LayerNorm, Step, Vector
@@ -19,6 +18,8 @@ from compiler.ops.lower_graph import make_unit, pack_unit
 from compiler.ops.matmul import MatMulSpec
 from compiler.ops.norm import LayerNormSpec
 from compiler.ops.softmax import SoftmaxSpec
+from compiler.ops.tile_program import Extent, ProgramWriter
+from compiler.ops.tile_program_emitter import PLANES, _step, _Tile
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import rows_needed
@@ -266,7 +267,12 @@ def test_norms_have_signatures_of_their_own() -> None:
 def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
     """Plane by plane or across planes, whichever takes less: every block once, with the constants of its plane."""
     code = np.zeros((256, isa.WORDS), np.int32)
-    used = multiply_add(code, 0, int(Op.VMADD), 0, 0, 1000, 1000, 100, 200, planes, size)
+    writer = ProgramWriter()
+    x = writer.buffer(Extent(tile=1), dtype=DataType.float16)
+    writer.step(PLANES, Op.VMADD, DataType.float16, x, x, *(writer.constant(Extent(plane=kind), 1) for kind in range(2)))
+    program = writer.program(x)
+    tile = _Tile(1000, planes, size, consts=100, const_planes=100, const_first=0, plane=0, first=0, planes=planes, size=size)
+    used = _step(code, 0, 0, program.steps[0], program.places, tile)
     found = {}
     for row in code[:used].tolist():
         for r in range(row[isa.V_REPEATS]):

@@ -13,6 +13,7 @@ from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Step, Vector
 from compiler.ops.elementwise import VectorSpec
 from compiler.ops.lower_graph import pack_unit
+from compiler.ops.tile_program import Extent
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.initial import layer_by_layer
@@ -97,5 +98,5 @@ def test_silu_is_four_instructions() -> None:
     case = make_case(b.model(b.node("Mul", ["x", b.node("Sigmoid", ["x"])])), EDGE, DataType.float16)
     (spec,) = case.target_graph.operators
     assert isinstance(spec, VectorSpec)
-    assert spec.steps[:, 0].tolist() == [Op.VMULS, Op.VEXP, Op.VADDS, Op.VDIV]
-    assert spec.buffers == 2
+    assert spec.program.steps[:, 1].tolist() == [Op.VMULS, Op.VEXP, Op.VADDS, Op.VDIV]
+    assert spec.program.slot == Extent(tile=2)

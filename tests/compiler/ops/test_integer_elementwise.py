@@ -28,8 +28,9 @@ from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.rounding import saturate, to_int32
 from compiler.ir.quantised.tables import all_stored_integers, fit_line, function_table, leaky_relu_floats, logistic, requantize_table
 from compiler.ir.taps import Taps
-from compiler.ops.integer_elementwise_emitter import PIXELS
+from compiler.ops.integer_elementwise import TypedSpec
 from compiler.ops.lower_graph import make_unit
+from compiler.ops.tile_program_emitter import EXTENT
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from simulator.npu.errors import UnsupportedError
@@ -138,8 +139,10 @@ def test_gate_is_one_multiply_add_of_the_image() -> None:
         of_pixel = LookUp("p", "m", "p", requantize_table(a, a_q, b_q), a_q, b_q)
         made = graph((1, 40, 3, 5), [Pool("m", "x", "m", "max", (3, 5)), of_pixel, pair], x_q=a_q)
         (*_, spec) = make_unit(made, TINY, DataType.float16).operators
-        of_image = [step for step in spec.steps.tolist() if step[1] in (Op.VADDS, Op.VMUL, Op.VMADD, Op.VMULS) and step[3] < PIXELS]
-        assert (len(of_image) == 1) == (gate is not None)
+        assert isinstance(spec, TypedSpec)
+        steps, places = spec.program.steps, spec.program.places
+        on_image = np.isin(steps[:, 1], (Op.VADDS, Op.VMUL, Op.VMADD, Op.VMULS)) & (places[steps[:, 3], EXTENT] > 0)
+        assert (on_image.sum() == 1) == (gate is not None)
         if gate is not None:
             taken += 1
             scale = (b.astype(np.float32) - np.float32(zb)) * gate.scale
