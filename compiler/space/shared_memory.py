@@ -25,6 +25,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, allocate
 from compiler.segment.border_tensors import border_tensors
 from compiler.segment.reorder import permute_to
+from compiler.segment.transforms import TRANSFORMS
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -102,8 +103,8 @@ def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
     candidates = []
     for index, (plan, start) in enumerate(segments):
-        if plan.passes > 1 or plan.input_passes > 1 or plan.on_vector:
-            continue  # channel splits bring their own run of them each, and so do engines
+        if any("staged" in transform.conflicts and transform.wanted(plan) for transform in TRANSFORMS):
+            continue
         repeats = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(target_graph.operators[start + k])
