@@ -235,15 +235,8 @@ def rounded_pace(cycles: int, frames: int, clock_hz: int) -> dict[str, float]:
     return {name: round(value, 3) for name, value in Pace.of(cycles, frames, clock_hz)._asdict().items()}
 
 
-class Summary(_Part):
-    """The whole file.
-
-    status: `unconfirmed` where the values of a level are not onnxruntime's, or could not be compared.  unconfirmed: why, a line each.
-    first_beyond: where values are not finite, the first tensor in the order of the graph that the data type does not hold, if any.
-    weights_beyond: weights that it does not hold.
-    stopped: why each search ended: its budget was spent, nothing was gained any more (`budget.plateau`), or nothing new was left to try.
-    warm_start: what each earlier run brought, a line per search and run.
-    """
+class SummaryHeader(_Part):
+    """Head of the file: the run, and whether its values are right (`Summary` says more)."""
 
     schema_version: Literal[4] = SUMMARY_VERSION
     status: Literal["done", "unconfirmed"]
@@ -261,6 +254,18 @@ class Summary(_Part):
     tags: dict[str, str]
     versions: dict[str, str]
     config_digest: str
+
+
+class Summary(SummaryHeader):
+    """The whole file.
+
+    status: `unconfirmed` where the values of a level are not onnxruntime's, or could not be compared.  unconfirmed: why, a line each.
+    first_beyond: where values are not finite, the first tensor in the order of the graph that the data type does not hold, if any.
+    weights_beyond: weights that it does not hold.
+    stopped: why each search ended: its budget was spent, nothing was gained any more (`budget.plateau`), or nothing new was left to try.
+    warm_start: what each earlier run brought, a line per search and run.
+    """
+
     budget: BudgetUse
     measurements: MeasurementsUse
     stopped: tuple[Literal["budget", "plateau", "exhausted"], ...]

@@ -32,26 +32,47 @@ class Snapshot:
     readings: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """Fields of requests for one run and for many.  None: the configuration's own value.
+
+    measurements: readings, task x level x repeat, finals among them.  config: a preset's name or a YAML file; overrides: `a.b=c` texts over
+    it.  address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  target: what times plans (`tuner.measure.target`); runner:
+    what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.
+    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).
+    """
+
+    measurements: int | None = None
+    config: str | None = None
+    overrides: tuple[str, ...] = ()
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    wait_s: float | None = None
+    resume: bool = False
+    dtype: DTypeName = "float16"
+    target: str | None = None
+    runner: str | None = None
+    resource: str | None = None
+    store: str | None = None
+
+
 @dataclass(frozen=True)
-class TuneRequest:
+class TuneRequest(RequestOptions):
     """One tuning run.  None: the configuration's own value.
 
-    candidates: measured programs; measurements: readings, task x level x repeat, finals among them; seconds: wall time; at most one of the
-    three.  machine: a preset's name or a YAML file.
-    config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
-    address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
+    candidates: measured programs; measurements: readings; seconds: wall time; at most one of the three.
+    machine: a preset's name or a YAML file.  level_weights: level -> weight among parents.
+    tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
     prior: file of a cost model (`tilefarm train`) that proposes candidates in the beginning, `none` for the estimate alone; None: the
     one that comes along.
     objective: `latency`, one frame of the model in a run, or `throughput`, so many `frames` in each (None: FRAMES).
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
-    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: of another model with the same computation
-    in it stand for a search (`tuner.farm.champion_cache`).
-    mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
-    what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
-    (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  insure: by what fraction
-    what ships may be slower than a level's champion (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.
-    progress: is told where the search stands, after every few jobs.
+    champions: of another model with the same computation in the store stand for a search (`tuner.farm.champion_cache`).
+    mirror: URL of a folder that the run folder is copied to while it grows.  strategy: what is measured next (`tuner.search.strategy`).
+    variants: that ship at most; None for one of every level.  insure: by what fraction what ships may be slower than a level's champion
+    (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.  progress: is told where the search stands, after every few jobs.
 
     Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, for no variants, for a negative
     `insure`, and for frames without throughput.
@@ -62,26 +83,14 @@ class TuneRequest:
     out: Path
     candidates: int | None = None
     seconds: float | None = None
-    measurements: int | None = None
     seed: int = 0
-    config: str | None = None
-    overrides: tuple[str, ...] = ()
     level_weights: Mapping[str, float] = field(default_factory=dict)
-    backend: Backend | None = None
-    address: str | None = None
-    workers: int | None = None
-    wait_s: float | None = None
-    resume: bool = False
     style: Style = "function"
     tag: str = ""
-    dtype: DTypeName = "float16"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: int | None = None
     quiet: bool = True
     mirror: str | None = None
-    target: str | None = None
-    runner: str | None = None
-    resource: str | None = None
     strategy: str | None = None
     variants: int | None = None
     insure: float | None = None
@@ -89,7 +98,6 @@ class TuneRequest:
     start: tuple[Path, ...] = ()
     prior: Path | None = None
     min_npu_share: float | None = None
-    store: str | None = None
     champions: bool = True
     progress: Callable[[Snapshot], None] | None = None
     objective: Objective = "latency"
@@ -115,8 +123,8 @@ class TuneRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FarmRequest:
-    """Fields that requests for many runs share.  The other fields are those of `TuneRequest`.
+class FarmRequest(RequestOptions):
+    """Fields that requests for many runs share.
 
     seeds: runs per model with seeds 0 .. seeds - 1.  store: of what the runs measure, so that no other does again; None: `out / STORE`,
     `NO_STORE`: none.
@@ -124,20 +132,7 @@ class FarmRequest:
 
     out: Path
     seeds: int = 1
-    measurements: int | None = None
-    config: str | None = None
-    overrides: tuple[str, ...] = ()
-    backend: Backend | None = None
-    address: str | None = None
-    workers: int | None = None
-    wait_s: float | None = None
-    resume: bool = False
-    dtype: DTypeName = "float16"
     quiet: bool = False
-    target: str | None = None
-    runner: str | None = None
-    resource: str | None = None
-    store: str | None = None
 
 
 @dataclass(frozen=True)
