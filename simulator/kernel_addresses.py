@@ -9,7 +9,8 @@ A kernel that is called by address (`call_kernel`) is compiled when a caller fir
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 import numpy as np
 from llvmlite import ir
@@ -20,6 +21,7 @@ from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import NativeValue, intrinsic, register_model, unbox
 from numba.np.numpy_support import from_dtype
+from numpy.typing import NDArray
 
 _BYTES = ir.IntType(8).as_pointer()
 
@@ -112,9 +114,21 @@ def _refuse(kind: Reference, value: Any, context: Any) -> Any:
     return NativeValue(ir.Constant(_BYTES, None), is_error=ir.Constant(ir.IntType(1), 1))
 
 
+@cache
+def record_dtype(fields: Any) -> np.dtype[Any]:
+    """Data type of a named tuple of integers and of other such tuples: int64 fields, one behind the other."""
+    kinds = get_type_hints(fields).items()
+    return np.dtype([(name, record_dtype(kind) if hasattr(kind, "_fields") else np.int64) for name, kind in kinds])
+
+
+def record_row(job: Any) -> NDArray[np.int64]:
+    """Integers of a named tuple in the order of its record."""
+    return np.array([job], record_dtype(job.__class__)).view(np.int64)
+
+
 def record_type(fields: Any) -> types.Record:
-    """Record type of a named tuple of integers, to which kernels can write."""
-    return from_dtype(np.dtype([(name, np.int64) for name in fields._fields]))
+    """Record type of a named tuple of integers and of other such tuples, to which kernels can write."""
+    return from_dtype(record_dtype(fields))
 
 
 def record_at(fields: Any) -> Any:

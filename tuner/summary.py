@@ -238,15 +238,8 @@ def rounded_pace(cycles: int, frames: int, clock_hz: int) -> dict[str, float]:
     return {name: round(value, 3) for name, value in Pace.of(cycles, frames, clock_hz)._asdict().items()}
 
 
-class Summary(_Part):
-    """Content of the file.
-
-    status: `unconfirmed` if values at a level differ from onnxruntime's, or could not be compared.  unconfirmed: reasons, a line each.
-    first_beyond: if values are not finite, the first tensor in the order of the graph outside the range of the data type, if any.
-    weights_beyond: weights outside the range of the data type.
-    stopped: reason why each search ended: budget spent, no more gain (`budget.plateau`), or no new tasks left.
-    warm_start: a line per earlier run and search.
-    """
+class SummaryHeader(_Part):
+    """Head of the file: the run, and whether its values are right (`Summary` says more)."""
 
     schema_version: Literal[4] = SUMMARY_VERSION
     status: Literal["done", "unconfirmed"]
@@ -264,6 +257,18 @@ class Summary(_Part):
     tags: dict[str, str]
     versions: dict[str, str]
     config_digest: str
+
+
+class Summary(SummaryHeader):
+    """Content of the file.
+
+    status: `unconfirmed` if values at a level differ from onnxruntime's, or could not be compared.  unconfirmed: reasons, a line each.
+    first_beyond: if values are not finite, the first tensor in the order of the graph outside the range of the data type, if any.
+    weights_beyond: weights outside the range of the data type.
+    stopped: reason why each search ended: budget spent, no more gain (`budget.plateau`), or no new tasks left.
+    warm_start: a line per earlier run and search.
+    """
+
     budget: BudgetUse
     measurements: MeasurementsUse
     stopped: tuple[Literal["budget", "plateau", "exhausted"], ...]

@@ -32,25 +32,45 @@ class Snapshot:
     readings: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """Fields of requests for one run and for many.  None: the configuration's own value.
+
+    measurements: readings, task x level x repeat, finals included.  config: preset or YAML file; overrides: `a.b=c` texts over it.
+    address: address of a running Ray cluster; wait_s: seconds to wait for CPUs.  target: target that times plans (`tuner.measure.target`).
+    runner: runner that measures programs (`tuner.measure.runners`).  resource: Ray resource, one of which each worker takes.
+    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).
+    """
+
+    measurements: int | None = None
+    config: str | None = None
+    overrides: tuple[str, ...] = ()
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    wait_s: float | None = None
+    resume: bool = False
+    dtype: DTypeName = "float16"
+    target: str | None = None
+    runner: str | None = None
+    resource: str | None = None
+    store: str | None = None
+
+
 @dataclass(frozen=True)
-class TuneRequest:
+class TuneRequest(RequestOptions):
     """One tuning run.  None: the configuration's own value.
 
-    candidates: measured programs; measurements: readings, task x level x repeat, finals included; seconds: wall time.  At most one of the
-    three.  machine: preset or YAML file.
-    config: preset or YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
-    address: address of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
+    candidates: measured programs; seconds: wall time.  At most one of the two and `measurements`.  machine: preset or YAML file.
+    level_weights: level -> weight among parents.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements are reused.  start: plan files that the search begins with.
     prior: file of a cost model (`tilefarm train`) that proposes the first candidates; `none`: the estimate only; None: the packaged model.
     objective: `latency` (a run computes one frame) or `throughput` (a run computes `frames` frames; None: FRAMES).
     min_npu_share: least share of the multiply-accumulates on the NPU; below it the run is refused.
-    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: use stored champions of another model with
-    the same computation instead of a search (`tuner.farm.champion_cache`).
-    mirror: URL to which the run folder is copied while it grows.  target: target that times plans (`tuner.measure.target`).  runner: runner
-    that measures programs (`tuner.measure.runners`).  resource: Ray resource, one of which each worker takes.  strategy: search strategy
-    (`tuner.search.strategy`).  variants: most shipped programs; None: one per level.  insure: fraction by which a shipped program may be
-    slower than a level's champion (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.
-    progress: called with a `Snapshot` after every few jobs.
+    champions: use stored champions of another model with the same computation instead of a search (`tuner.farm.champion_cache`).
+    mirror: URL to which the run folder is copied while it grows.  strategy: search strategy (`tuner.search.strategy`).
+    variants: most shipped programs; None: one per level.  insure: fraction by which a shipped program may be slower than a level's champion
+    (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.  progress: called with a `Snapshot` after every few jobs.
 
     Paths may be given as texts.  Raises `BadInputError` for an unknown data type or style, for variants below 1, for a negative
     `insure`, and for frames without throughput.
@@ -61,26 +81,14 @@ class TuneRequest:
     out: Path
     candidates: int | None = None
     seconds: float | None = None
-    measurements: int | None = None
     seed: int = 0
-    config: str | None = None
-    overrides: tuple[str, ...] = ()
     level_weights: Mapping[str, float] = field(default_factory=dict)
-    backend: Backend | None = None
-    address: str | None = None
-    workers: int | None = None
-    wait_s: float | None = None
-    resume: bool = False
     style: Style = "function"
     tag: str = ""
-    dtype: DTypeName = "float16"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: int | None = None
     quiet: bool = True
     mirror: str | None = None
-    target: str | None = None
-    runner: str | None = None
-    resource: str | None = None
     strategy: str | None = None
     variants: int | None = None
     insure: float | None = None
@@ -88,7 +96,6 @@ class TuneRequest:
     start: tuple[Path, ...] = ()
     prior: Path | None = None
     min_npu_share: float | None = None
-    store: str | None = None
     champions: bool = True
     progress: Callable[[Snapshot], None] | None = None
     objective: Objective = "latency"
@@ -114,28 +121,15 @@ class TuneRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FarmRequest:
-    """Fields that requests for many runs share.  The other fields are those of `TuneRequest`.
+class FarmRequest(RequestOptions):
+    """Fields that requests for many runs share.
 
     seeds: runs per model with seeds 0 .. seeds - 1.  store: shared measurements of the runs; None: `out / STORE`, `NO_STORE`: none.
     """
 
     out: Path
     seeds: int = 1
-    measurements: int | None = None
-    config: str | None = None
-    overrides: tuple[str, ...] = ()
-    backend: Backend | None = None
-    address: str | None = None
-    workers: int | None = None
-    wait_s: float | None = None
-    resume: bool = False
-    dtype: DTypeName = "float16"
     quiet: bool = False
-    target: str | None = None
-    runner: str | None = None
-    resource: str | None = None
-    store: str | None = None
 
 
 @dataclass(frozen=True)

@@ -222,28 +222,28 @@ def mmad(
 
 @njit(cache=True, inline="always")
 def fixpipe(
-    out: Code, cursor: int, dtype: int, tag: int, engine: int, dst: int, source: int, target: int, bias: int, residual: int, m: int,
-    mpad: int, n1: int, dplane: int, rplane: int, act: int, limit: int, sums: int, scale: int, zero: int, low: int, high: int, rtype: int,
-    sum_factor: int, residual_factor: int, fixed: int, last: int,
+    out: Code, cursor: int, dtype: int, tag: int, dst: int, source: int, target: int, bias: int, residual: int, m: int, mpad: int, n1: int,
+    dplane: int, rplane: int, scale: int, epilogue: Any,
 ) -> int:  # fmt: skip
-    row = _begun(out, cursor, _FIXPIPE, engine, dtype, tag, L0C, dst, target, source, bias, residual)
+    """epilogue: see `conv_emitter.ConvEpilogue`."""
+    row = _begun(out, cursor, _FIXPIPE, epilogue.engine, dtype, tag, L0C, dst, target, source, bias, residual)
     row[P] = m
     row[P + 1] = mpad
     row[P + 2] = n1
     row[P + 3] = dplane
     row[P + 4] = rplane
-    row[P + 5] = act
-    row[P + 6] = limit
-    row[P + 7] = sums
+    row[P + 5] = epilogue.act
+    row[P + 6] = epilogue.limit
+    row[P + 7] = epilogue.sums
     row[P + 8] = scale
-    row[P + 9] = zero
-    row[P + 10] = low
-    row[P + 11] = high
-    row[isa.F_RTYPE] = rtype
-    row[isa.F_OWN] = sum_factor
-    row[isa.F_OTHER] = residual_factor
-    row[isa.F_FIXED] = fixed
-    row[isa.F_LAST] = last
+    row[P + 9] = epilogue.zero
+    row[P + 10] = epilogue.low
+    row[P + 11] = epilogue.high
+    row[isa.F_RTYPE] = epilogue.added
+    row[isa.F_OWN] = epilogue.sum_factor
+    row[isa.F_OTHER] = epilogue.residual_factor
+    row[isa.F_FIXED] = epilogue.fixed
+    row[isa.F_LAST] = epilogue.last
     return cursor + 1
 
 

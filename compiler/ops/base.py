@@ -5,12 +5,16 @@ A tile is some planes by some rows of the result, or by columns of one row; it f
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.layout import Layout
 from compiler.ir.operators import Floats, Operator
@@ -194,6 +198,16 @@ class OnVector(TargetOp):
             return None
         columns = bisect_right(range(1, self.out_w), slot_blocks, key=lambda c: self.tile_blocks(planes, 1, c, dtype))
         return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
+
+    # its records
+
+    @abstractmethod
+    def job(self, inputs: EmitInputs) -> tuple[Any, ...]:
+        """Parameters of its emitter."""
+
+    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[Any, ...]], NDArray[np.int64]]:
+        job = self.job(inputs)
+        return type(job), np.array(job, np.int64)
 
     # cost
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
@@ -19,7 +20,18 @@ from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, block_of_channels, run_of_planes
-from compiler.ops.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHT_PIECE_BLOCKS, WEIGHTS, ConvJob
+from compiler.ops.conv_emitter import (
+    TO_DDR,
+    TO_L1,
+    TO_L1_BY_UB,
+    WEIGHT_PIECE_BLOCKS,
+    WEIGHTS,
+    ConvEpilogue,
+    ConvGeometry,
+    ConvJob,
+    ConvOperands,
+    ConvTiles,
+)
 from compiler.ops.tile_counts import l0_blocks
 from compiler.ops.weight_expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.ops.window_geometry import all_padding, padded_columns
@@ -32,19 +44,15 @@ from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_op import EmitInputs, Fetch, Strip, TargetOp, UbBuffers, round_up
 from compiler.target.weight_expansion import Expansion, overlay_columns, pack_masks, pack_overlaid
 from compiler.target.zero_blocks import EVERYWHERE, mark_multiplied, no_zero_blocks
+from simulator.kernel_addresses import record_dtype, record_row
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.fractal_sizes import COLUMNS
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
-OF_INTEGERS = (  # fields of `ConvJob`
-    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "added", "sum_factor", "residual_factor", "fixed",
-    "last", "alike", "left_less", "left_less_1", "left_type",
-    "zeros", "zeros_type", "missing",
-)  # fmt: skip
-_OF_PLACES = ("weights_0", "weights_1", "bias", "bias_1", "out_0", "out_1", "res_0", "res_1", "zeros_at")
-_PLACES, _EXPANSION = (np.array([ConvJob._fields.index(name) for name in names]) for names in (_OF_PLACES, ExpansionJob._fields))
+_FIELDS: Any = record_dtype(ConvJob).fields
+_BUFFERS, _EXPANSION = (slice(begin // 8, (begin + kind.itemsize) // 8) for kind, begin, *_ in (_FIELDS["buffers"], _FIELDS["expansion"]))
 EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
 
@@ -376,9 +384,6 @@ class ConvSpec(TargetOp):
         of_product: dict[str, Any] = {"cut": self.parts.cut, "fractal": self.fractal, "l0": self.staying, "needed": self.needed}
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
-    def job(self, inputs: EmitInputs) -> ConvJob:
-        return ConvJob._make(self.job_row(inputs)[1].tolist())
-
     def job_row(self, inputs: EmitInputs) -> tuple[type[ConvJob], NDArray[np.int64]]:
         """The job as a row: cached by operator and tiling, with the addresses of buffers filled in."""
         tiling = inputs.tiling
@@ -387,81 +392,46 @@ class ConvSpec(TargetOp):
         residual = operand_storages[0].dtype if operand_storages and self.residual is not None else 0
         row = _unplaced(self, tiling, inputs.machine, inputs.dtype, inputs.inside, main.dtype, main.row_blocks, residual).copy()
         weights, bias = self.chunk_slots(inputs), (*inputs.constants, -1, -1)[:2]
-        row[_PLACES] = *_two(weights), *bias, *_two(inputs.tiles), *_two(inputs.residuals), self.first_zeros(inputs)
+        row[_BUFFERS] = *_two(weights), *bias, *_two(inputs.tiles), *_two(inputs.residuals), self.first_zeros(inputs)
         if self.expansion is not None:
             row[_EXPANSION] = self.expansion_job(tiling, inputs.overlaid, inputs.arriving, inputs.expanded)
         return ConvJob, row
 
-    def of_tiling(self, tiling: ConvTiling, machine: Machine) -> dict[str, int]:
-        """Fields of `ConvJob` that depend on the tiling."""
+    def tiles_of(self, tiling: ConvTiling, machine: Machine) -> ConvTiles:
+        """Parameters that depend on the tiling."""
         fractal = self.fractal
         resident, streams_bias = tiling.weights == "resident", self.bias_at >= 0 and tiling.constants == "streamed"
-        blocks_a, blocks_b, blocks_c = l0_blocks(fractal.weight_blocks, fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
-        (slot_a, room_a), (slot_b, room_b) = tile_slot(machine, Memory.L0A, blocks_a), tile_slot(machine, Memory.L0B, blocks_b)
-        slot_c, room_c = tile_slot(machine, Memory.L0C, blocks_c)
-        return {
-            "resident": int(resident),
-            "chunk_n1": self.n1 if resident else min(tiling.chunk_n1, self.n1),
-            "chunk_k1": self.k1 if resident else min(tiling.chunk_k1, self.k1),
-            "tile_m": tiling.tile_m,
-            "tile_n1": tiling.tile_n1,
-            "tile_k1": tiling.tile_k1,
-            "n_outer": int(tiling.order == "n"),
-            "bias_at": self.bias_at if streams_bias else -1,
-            "slot_a": slot_a,
-            "room_a": room_a,
-            "slot_b": slot_b,
-            "room_b": room_b,
-            "slot_c": slot_c,
-            "room_c": room_c,
-        }
+        blocks = l0_blocks(fractal.weight_blocks, fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        slots = [tile_slot(machine, *pair) for pair in zip((Memory.L0A, Memory.L0B, Memory.L0C), blocks, strict=True)]
+        return ConvTiles(
+            int(resident),
+            self.n1 if resident else min(tiling.chunk_n1, self.n1),
+            self.k1 if resident else min(tiling.chunk_k1, self.k1),
+            tiling.tile_m,
+            tiling.tile_n1,
+            tiling.tile_k1,
+            int(tiling.order == "n"),
+            self.bias_at if streams_bias else -1,
+            *chain(*slots),
+        )
 
-    def of_operator(self, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int) -> dict[str, int]:
-        """Fields of `ConvJob` that depend on the operator.  inside: whether its result stays on chip.  dtype, read, residual: data types of
-        the result, of the main input and of the residual (0 without one).  pitch: blocks of a row of the main input."""
-        window, parts, to = self.window, self.parts, first_destination(machine, inside)
+    def geometry_of(self, pitch: int) -> ConvGeometry:
+        """pitch: blocks of a row of the main input."""
+        kh, kw, sh, sw, dh, dw, _, pad_left, _, _ = self.window
+        parts, fractal = self.parts, self.fractal
+        return ConvGeometry(
+            self.in_w, pitch, kh, kw, sh, sw, dh, dw, pad_left, parts.rows, parts.columns, self.lanes, self.out_w, self.groups, self.c1,
+            self.k1, self.n1, fractal.rows, fractal.lanes, fractal.columns, fractal.weight_blocks, fractal.sum_blocks,
+        )  # fmt: skip
+
+    def epilogue_of(self, machine: Machine, dtype: DataType, inside: bool, residual: int) -> ConvEpilogue:
+        """inside: whether the result stays on chip.  dtype, residual: data types of the result and of the residual (0 without one)."""
+        to = first_destination(machine, inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
-        right, right_planes, right_pixels = self._right_operand()
-        # input and window, output and weights, epilogue, machine, right operand
-        return {
-            "dtype": int(dtype),
-            "operands": int(read),
-            "tag": self.tag,
-            "in_w": self.in_w,
-            "in_pitch": pitch,
-            "kh": window.kh,
-            "kw": window.kw,
-            "sh": window.sh,
-            "sw": window.sw,
-            "dh": window.dh,
-            "dw": window.dw,
-            "pad_left": window.pad_left,
-            "part_rows": parts.rows,
-            "part_columns": parts.columns,
-            "lanes": self.lanes,
-            "out_w": self.out_w,
-            "groups": self.groups,
-            "c1": self.c1,
-            "k1": self.k1,
-            "n1": self.n1,
-            "weights_at": self.weights_at,
-            "weights_k1": self.run_of_k1 or self.k1,
-            "act": int(Activation[self.activation]),
-            "limit": float_bits(self.limit) if self.activation == "clip" else 0,
-            "to": to,
-            "fractal_rows": self.fractal.rows,
-            "fractal_lanes": self.fractal.lanes,
-            "fractal_columns": self.fractal.columns,
-            "weight_blocks": self.fractal.weight_blocks,
-            "sum_blocks": self.fractal.sum_blocks,
-            "result_lanes": dtype.lanes,
-            "residual_lanes": self.residual_lanes,
-            "fixpipe_engine": int(Engine[path.engine]),
-            "right": right,
-            "right_planes": right_planes,
-            "right_pixels": right_pixels,
-        } | self.of_integers(residual)
+        act, limit = int(Activation[self.activation]), float_bits(self.limit) if self.activation == "clip" else 0
+        engine = int(Engine[path.engine])
+        return ConvEpilogue(act, limit, to, dtype.lanes, self.residual_lanes, engine, int(residual), **self.requantised())
 
     def expansion_job(
         self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
@@ -500,12 +470,16 @@ class ConvSpec(TargetOp):
         del inputs
         return 0
 
-    def of_integers(self, residual: int) -> dict[str, int]:
-        """Fields of `ConvJob` for integers and the conversion of their sums; floats have none."""
-        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": int(residual)}
+    def operands_of(self, read: DataType) -> ConvOperands:
+        """read: data type of the main input."""
+        return ConvOperands(int(read), self.weights_at, self.run_of_k1 or self.k1, *self._right_operand())
+
+    def requantised(self) -> dict[str, int]:
+        """Fields of `ConvEpilogue` for the conversion of sums of integers; floats have none."""
+        return {}
 
     def _right_operand(self) -> tuple[int, int, int]:
-        """`ConvJob`'s right, right_planes, right_pixels."""
+        """`ConvOperands`' right, right_planes, right_pixels."""
         return WEIGHTS, 0, 0
 
     def column_fetches(self) -> list[Fetch]:
@@ -548,15 +522,24 @@ def move_fetches(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _unplaced(spec: ConvSpec, tiling: ConvTiling, machine: Machine, *operator: Any) -> NDArray[np.int64]:
-    """The numbers of a job without addresses.  operator: the other arguments of `ConvSpec.of_operator`."""
-    return np.array(ConvJob(**_of_operator(spec, machine, *operator) | spec.of_tiling(tiling, machine)), np.int64)
+def _unplaced(
+    spec: ConvSpec, tiling: ConvTiling, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int
+) -> NDArray[np.int64]:
+    """The numbers of a job without addresses.  See `_of_operator`."""
+    parts = _of_operator(spec, machine, dtype, inside, read, pitch, residual)
+    return record_row(ConvJob(int(dtype), spec.tag, *parts, spec.tiles_of(tiling, machine)))
 
 
 @lru_cache(maxsize=1 << 12)
-def _of_operator(spec: ConvSpec, machine: Machine, *operator: Any) -> dict[str, int]:
-    """Fields that all tilings share, cached since scales of sums are float32 divisions."""
-    return dict.fromkeys(_OF_PLACES, 0) | ExpansionJob()._asdict() | spec.of_operator(machine, *operator)
+def _of_operator(
+    spec: ConvSpec, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int
+) -> tuple[ConvGeometry, ConvOperands, ConvEpilogue]:
+    """Parts that all tilings share, cached since scales of sums are float32 divisions.
+
+    inside: whether the result stays on chip.  dtype, read, residual: data types of the result, of the main input and of the residual (0
+    without one).  pitch: blocks of a row of the main input.
+    """
+    return spec.geometry_of(pitch), spec.operands_of(read), spec.epilogue_of(machine, dtype, inside, residual)
 
 
 def product_of(spec: TargetOp) -> ConvSpec | None:

@@ -62,37 +62,12 @@ from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
 
-class ConvJob(NamedTuple):
-    """Parameters of a convolution on one block.
+class ConvGeometry(NamedTuple):
+    """Sizes of a convolution.  Planes and pitches are in blocks, n1 in 16 channels, k1 in blocks of C0.
 
-    Units: addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0; m, n, k of a tile: rows, n1, blocks of k.
-
-    weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address; weights_k1: k1 there.
-    operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
-    bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
-    -1.
-    sums: of FIXPIPE.  Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at
-    in DDR, which is 0 without one.
-    zero, low, high: of the result.  added, sum_factor, residual_factor, fixed, last: of a residual, RTYPE and, of bytes, what follows it.
-    alike: whether the columns of every group have the same biases and scales.
-    left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
-    `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
-    slot_a to room_c: of L0A, L0B and L0C, blocks that a tile has for itself, and of all slots.
-    overlaid to packed: see `ExpansionJob`.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
-    right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
-    right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
-
-    Of a block: in_base, L1 block of (plane 0, row that output row 0 starts from); in_rows, rows from there that exist.  Where the input
-    is a ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: block of the right tensor's
-    plane 0 and pixel 0, in L1 or DDR; right_plane: blocks per plane there.  images: that are made together; in_image, out_image, res_image:
-    blocks from one to the next of the input, of the result and of a residual.
     """
 
-    dtype: int
-    operands: int
-    right_type: int
-    tag: int
     in_w: int
     in_pitch: int
     kh: int
@@ -110,78 +85,117 @@ class ConvJob(NamedTuple):
     c1: int
     k1: int
     n1: int
-    resident: int
-    weights_0: int
-    weights_1: int
+    fractal_rows: int
+    fractal_lanes: int
+    fractal_columns: int
+    weight_blocks: int
+    sum_blocks: int
+
+
+class ConvOperands(NamedTuple):
+    """Operands of the products.  dtype: of both; right_type: of the right one where that may differ.
+
+    weights_at: DDR block of the weights; weights_k1: k1 there.
+    right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
+    right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
+    pad: around the image, see IM2COL.  missing: a pixel that the right operand lacks.
+    left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
+    `zeros_type` are added to all of the right one; a block of weights of each lies in L1.
+    """
+
+    dtype: int
     weights_at: int
     weights_k1: int
+    right: int
+    right_planes: int
+    right_pixels: int
+    right_type: int = 0
+    pad: int = -1
+    missing: int = -1
+    left_less: int = 0
+    left_less_1: int = 0
+    left_type: int = 0
+    zeros: int = 0
+    zeros_type: int = 0
+
+
+class ConvEpilogue(NamedTuple):
+    """FIXPIPE and the way out.  to: where results go first.  sums: type of sums that it converts.
+
+    Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR, which is 0
+    without one.  zero, low, high: of the result.  added, sum_factor, residual_factor, fixed, last: of a residual, RTYPE and, of bytes, what
+    follows it.  alike: whether the columns of every group have the same biases and scales.
+    """
+
+    act: int
+    limit: int  # float32 bits
+    to: int
+    result_lanes: int
+    residual_lanes: int
+    engine: int
+    added: int
+    sums: int = 0
+    scale_after: int = 0
+    scale_at: int = 0
+    zero: int = 0
+    low: int = 0
+    high: int = 0
+    sum_factor: int = 0
+    residual_factor: int = 0
+    fixed: int = 0
+    last: int = 0
+    alike: int = 0
+
+
+class ConvTiles(NamedTuple):
+    """Tiling: m, n, k of a tile are rows, n1, blocks of k.  bias_at: DDR block of the bias where it comes in chunks, else -1.
+
+    slot_a to room_c: of L0A, L0B and L0C, blocks that a tile has for itself, and of all slots.
+    """
+
+    resident: int
     chunk_n1: int
     chunk_k1: int
     tile_m: int
     tile_n1: int
     tile_k1: int
     n_outer: int
-    bias: int
-    bias_1: int
     bias_at: int
-    act: int
-    limit: int  # float32 bits
-    to: int
-    out_0: int
-    out_1: int
-    res_0: int
-    res_1: int
     slot_a: int
     room_a: int
     slot_b: int
     room_b: int
     slot_c: int
     room_c: int
-    fractal_rows: int
-    fractal_lanes: int
-    fractal_columns: int
-    weight_blocks: int
-    sum_blocks: int
-    result_lanes: int
-    residual_lanes: int
-    fixpipe_engine: int
-    pad: int
-    sums: int
-    scale_after: int
-    scale_at: int
-    zero: int
-    low: int
-    high: int
-    added: int
-    sum_factor: int
-    residual_factor: int
-    fixed: int
-    last: int
-    right: int
-    right_planes: int
-    right_pixels: int
-    alike: int
-    left_less: int
-    left_less_1: int
-    left_type: int
-    zeros: int
-    zeros_type: int
-    zeros_at: int
-    missing: int
-    overlaid: int
-    masks: int
-    planes: int
-    taps: int
-    across: int
-    masks_at: int
-    overlaid_0: int
-    overlaid_1: int
-    expanded_0: int
-    expanded_1: int
-    room: int
-    resident_overlays: int
-    startup: int
-    packed: int
+
+
+class ConvBuffers(NamedTuple):
+    """Addresses.  weights: L1 blocks of the resident weights, or of the two chunk slots; zeros_at: of `ConvOperands.zeros`.
+
+    bias, bias_1: UB blocks of the bias, -1 without one; in chunks by turns in either.
+    """
+
+    weights_0: int = 0
+    weights_1: int = 0
+    bias: int = 0
+    bias_1: int = 0
+    out_0: int = 0
+    out_1: int = 0
+    res_0: int = 0
+    res_1: int = 0
+    zeros_at: int = 0
+
+
+class ConvBlock(NamedTuple):
+    """Block of rows, which the kernel fills in.
+
+    in_base: L1 block of (plane 0, row that output row 0 starts from); in_rows: rows from there that exist.  Where the input is a ring of
+    `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.
+    right_base: block of the right tensor's plane 0 and pixel 0, in L1 or DDR; right_plane: blocks per plane there.
+    images: that are made together; in_image, out_image, res_image: blocks from one to the next of the input, of the result and of a
+    residual.
+    """
+
     in_base: int = 0
     in_rows: int = 0
     in_plane: int = 0
@@ -195,6 +209,20 @@ class ConvJob(NamedTuple):
     in_image: int = 0
     out_image: int = 0
     res_image: int = 0
+
+
+class ConvJob(NamedTuple):
+    """Parameters of a convolution on one block.  dtype: of the result."""
+
+    dtype: int
+    tag: int
+    geometry: ConvGeometry
+    operands: ConvOperands
+    epilogue: ConvEpilogue
+    tiles: ConvTiles
+    buffers: ConvBuffers = ConvBuffers()
+    expansion: ExpansionJob = ExpansionJob()
+    block: ConvBlock = ConvBlock()
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
@@ -222,113 +250,117 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
     runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`target.zero_blocks.mark_multiplied`), of no size:
     all. target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
     """
-    pixels = job.out_rows * job.out_w
-    tiles_of_image = -(-pixels // job.tile_m)
-    tiles_m = job.images * tiles_of_image
-    chunks_k = -(-job.k1 // job.chunk_k1)
-    shares_slots = job.left_less > 0 or job.zeros > 0  # what `_less` makes takes slots as well
-    room = 1 if shares_slots else job.room_a // job.slot_a, 1 if shares_slots else job.room_b // job.slot_b
-    stay_a, stay_b = tiles_stay(tiles_m, -(-job.chunk_n1 // job.tile_n1), -(-job.chunk_k1 // job.tile_k1), job.n_outer, room)
+    geometry, operands, epilogue = job.geometry, job.operands, job.epilogue
+    tiles, buffers, block = job.tiles, job.buffers, job.block
+    pixels = block.out_rows * geometry.out_w
+    tiles_of_image = -(-pixels // tiles.tile_m)
+    tiles_m = block.images * tiles_of_image
+    chunks_k = -(-geometry.k1 // tiles.chunk_k1)
+    shares_slots = operands.left_less > 0 or operands.zeros > 0  # what `_less` makes takes slots as well
+    room = 1 if shares_slots else tiles.room_a // tiles.slot_a, 1 if shares_slots else tiles.room_b // tiles.slot_b
+    stay_a, stay_b = tiles_stay(tiles_m, -(-tiles.chunk_n1 // tiles.tile_n1), -(-tiles.chunk_k1 // tiles.tile_k1), tiles.n_outer, room)
     tile_a, tile_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # which tile was the last of its slot
     slot_a, slot_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # and where that is
     capacity = out.shape[0]
-    places = pack_panels(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
-    size_of_group = places.max() + 1 if job.packed else job.n1 * job.k1
-    parted = job.part_rows < job.kh or job.part_columns < job.kw or job.pad_top > MAX_WINDOW
+    places = pack_panels(needed, tiles.tile_n1, tiles.tile_k1) if job.expansion.packed else np.empty((0, 0), np.int64)
+    size_of_group = places.max() + 1 if job.expansion.packed else geometry.n1 * geometry.k1
+    parted = geometry.part_rows < geometry.kh or geometry.part_columns < geometry.kw or block.pad_top > MAX_WINDOW
     # groups, chunks of weights along n and along k, tiles (m, n) in the tiling's order, tiles of k
-    for group in range(job.groups):
-        base = job.in_base + group * job.c1 * job.in_plane
-        columns = 0 if job.alike else group * job.n1
-        for n_start in range(0, job.n1, job.chunk_n1):
-            n_size = min(job.chunk_n1, job.n1 - n_start)
-            tiles_n = -(-n_size // job.tile_n1)
-            bias, scale_after = job.bias, job.scale_after
-            if job.bias_at >= 0:  # biases, and scales behind them, of this chunk
+    for group in range(geometry.groups):
+        base = block.in_base + group * geometry.c1 * block.in_plane
+        columns = 0 if epilogue.alike else group * geometry.n1
+        for n_start in range(0, geometry.n1, tiles.chunk_n1):
+            n_size = min(tiles.chunk_n1, geometry.n1 - n_start)
+            tiles_n = -(-n_size // tiles.tile_n1)
+            bias, scale_after = buffers.bias, epilogue.scale_after
+            if tiles.bias_at >= 0:  # biases, and scales behind them, of this chunk
                 if cursor >= capacity:
                     return -1
-                bias_slot, first = job.bias_1 if parity[BIAS_SLOT] else job.bias, (columns + n_start) * job.sum_blocks
+                bias_slot, first = buffers.bias_1 if parity[BIAS_SLOT] else buffers.bias, (columns + n_start) * geometry.sum_blocks
                 parity[BIAS_SLOT] ^= 1
-                run, vectors = n_size * job.sum_blocks, 2 if job.scale_at else 1
-                scale_after = run if job.scale_at else 0
+                run, vectors = n_size * geometry.sum_blocks, 2 if epilogue.scale_at else 1
+                scale_after = run if epilogue.scale_at else 0
                 cursor = copy(
-                    out, cursor, job.dtype, job.tag, MTE2, DDR, UB, job.bias_at + first, bias_slot, run, vectors, job.scale_at, scale_after,
-                    1, 0, 0,
+                    out, cursor, job.dtype, job.tag, MTE2, DDR, UB, tiles.bias_at + first, bias_slot, run, vectors, epilogue.scale_at,
+                    scale_after, 1, 0, 0,
                 )  # fmt: skip
                 bias = bias_slot - first
-            for k_start in range(0, job.k1, job.chunk_k1):
-                k_size = min(job.chunk_k1, job.k1 - k_start)
-                right = dense(L1, job.right_base + group * job.right_planes * job.right_plane, job.right_plane)
-                right_pixels = job.right_pixels
+            for k_start in range(0, geometry.k1, tiles.chunk_k1):
+                k_size = min(tiles.chunk_k1, geometry.k1 - k_start)
+                right = dense(L1, block.right_base + group * operands.right_planes * block.right_plane, block.right_plane)
+                right_pixels = operands.right_pixels
                 # the right operand of the chunk: resident weights, expanded or copied ones, or pixels of a tensor
-                if job.resident:
-                    w_base = job.weights_0 + (group * size_of_group + n_start * job.k1 + k_start) * job.weight_blocks
-                    w_row = job.k1 * job.weight_blocks
+                if tiles.resident:
+                    w_base = buffers.weights_0 + (group * size_of_group + n_start * geometry.k1 + k_start) * geometry.weight_blocks
+                    w_row = geometry.k1 * geometry.weight_blocks
                 else:
                     if cursor >= capacity:
                         return -1
-                    w_base = job.weights_1 if parity[W_SLOT] else job.weights_0
+                    w_base = buffers.weights_1 if parity[W_SLOT] else buffers.weights_0
                     parity[W_SLOT] ^= 1
-                    w_row = k_size * job.weight_blocks
-                    if job.overlaid > 0:
+                    w_row = k_size * geometry.weight_blocks
+                    if job.expansion.overlaid > 0:
                         cursor = _chunk(out, cursor, job, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
                         if cursor < 0:
                             return -1
-                    elif job.right == WEIGHTS:
-                        source = job.weights_at + ((group * job.n1 + n_start) * job.weights_k1 + k_start) * job.weight_blocks
-                        weights_pitch, some = job.weights_k1 * job.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
+                    elif operands.right == WEIGHTS:
+                        source = (
+                            operands.weights_at + ((group * geometry.n1 + n_start) * operands.weights_k1 + k_start) * geometry.weight_blocks
+                        )
+                        weights_pitch, some = operands.weights_k1 * geometry.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
                         for n in range(0, n_size, some):
                             if cursor >= capacity:
                                 return -1
                             cursor = copy(
-                                out, cursor, job.operands, job.tag, MTE2, DDR, L1, source + n * weights_pitch, w_base + n * w_row, w_row,
+                                out, cursor, operands.dtype, job.tag, MTE2, DDR, L1, source + n * weights_pitch, w_base + n * w_row, w_row,
                                 min(some, n_size - n), weights_pitch, w_row, 1, 0, 0,
                             )  # fmt: skip
                     else:
-                        if job.right == PIXELS_N:
+                        if operands.right == PIXELS_N:
                             plane, planes, pixel, right_pixels = (
-                                k_start, k_size, n_start * job.fractal_columns, n_size * job.fractal_columns,
+                                k_start, k_size, n_start * geometry.fractal_columns, n_size * geometry.fractal_columns,
                             )  # fmt: skip
                         else:
-                            plane, planes = _planes(job, n_start, n_size, job.fractal_lanes)
-                            pixel, right_pixels = k_start * job.fractal_lanes, k_size * job.fractal_lanes
-                        right_pixels = min(right_pixels, job.right_pixels - pixel)
+                            plane, planes = _planes(job, n_start, n_size, geometry.fractal_lanes)
+                            pixel, right_pixels = k_start * geometry.fractal_lanes, k_size * geometry.fractal_lanes
+                        right_pixels = min(right_pixels, operands.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
                         right = dense(L1, w_base, right_pixels)
                         cursor = copy(
-                            out, cursor, job.operands, job.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, job.right_plane,
+                            out, cursor, operands.dtype, job.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, block.right_plane,
                             right_pixels, 1, 0, 0,
                         )  # fmt: skip
                 tile_a[:], tile_b[:] = -1, -1  # a new chunk: no tile in L0A or L0B can be used again
-                tiles_k = -(-k_size // job.tile_k1)
+                tiles_k = -(-k_size // tiles.tile_k1)
                 for tile in range(tiles_m * tiles_n):
-                    if job.n_outer:
+                    if tiles.n_outer:
                         tm, tn = tile % tiles_m, tile // tiles_m
                     else:
                         tm, tn = tile // tiles_n, tile % tiles_n
                     image = tm // tiles_of_image
-                    m_start = (tm - image * tiles_of_image) * job.tile_m
-                    image_base = base + image * job.in_image
-                    m = min(job.tile_m, pixels - m_start)
-                    mpad = (m + job.fractal_rows - 1) // job.fractal_rows * job.fractal_rows
-                    n_tile = tn * job.tile_n1
-                    n = min(job.tile_n1, n_size - n_tile)
+                    m_start = (tm - image * tiles_of_image) * tiles.tile_m
+                    image_base = base + image * block.in_image
+                    m = min(tiles.tile_m, pixels - m_start)
+                    mpad = (m + geometry.fractal_rows - 1) // geometry.fractal_rows * geometry.fractal_rows
+                    n_tile = tn * tiles.tile_n1
+                    n = min(tiles.tile_n1, n_size - n_tile)
                     if chunks_k > 1:  # partial sums of every tile wait for the next chunk
-                        l0c = (tm * n_size + n_tile) * job.tile_m * job.sum_blocks
+                        l0c = (tm * n_size + n_tile) * tiles.tile_m * geometry.sum_blocks
                     else:
-                        l0c = _turn(parity, C_SLOT, job.slot_c, job.room_c, -1)
-                    for k_tile in range(0, k_size, job.tile_k1):
+                        l0c = _turn(parity, C_SLOT, tiles.slot_c, tiles.room_c, -1)
+                    for k_tile in range(0, k_size, tiles.tile_k1):
                         if cursor + _ROOM >= capacity:
                             return -1
-                        k = min(job.tile_k1, k_size - k_tile)
+                        k = min(tiles.tile_k1, k_size - k_tile)
                         first_n, first_k = n_start + n_tile, k_start + k_tile
                         # an n1 without weights still needs one block, which sets its sums (`target.weights.needed_blocks`)
                         if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
                             continue
-                        k_index = k_tile // job.tile_k1
-                        want, entry_a = tm * 65536 + k_tile, (tm * tiles_k + k_index if job.n_outer else k_index) if stay_a else 0
+                        k_index = k_tile // tiles.tile_k1
+                        want, entry_a = tm * 65536 + k_tile, (tm * tiles_k + k_index if tiles.n_outer else k_index) if stay_a else 0
                         l0a = slot_a[entry_a]
                         if want != tile_a[entry_a]:
-                            l0a = _turn(parity, A_SLOT, job.slot_a, job.room_a, -1)
+                            l0a = _turn(parity, A_SLOT, tiles.slot_a, tiles.room_a, -1)
                             tile_a[entry_a], slot_a[entry_a] = want, l0a
                             if parted:
                                 cursor = _left(out, cursor, job, image_base, l0a, m_start, m, mpad, k_start + k_tile, k)
@@ -336,24 +368,25 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                                     return -1
                             else:
                                 cursor = im2col(
-                                    out, cursor, job.operands, job.tag, image_base, l0a, job.in_rows, job.in_w, job.in_pitch, job.in_plane,
-                                    job.kh, job.kw, job.sh, job.sw, job.dh, job.dw, job.pad_top, job.pad_left, job.out_w, m_start, m, mpad,
-                                    k_start + k_tile, k, job.lanes, job.in_ring, job.in_first, job.pad,
+                                    out, cursor, operands.dtype, job.tag, image_base, l0a, block.in_rows, geometry.in_w, geometry.in_pitch,
+                                    block.in_plane, geometry.kh, geometry.kw, geometry.sh, geometry.sw, geometry.dh, geometry.dw,
+                                    block.pad_top, geometry.pad_left, geometry.out_w, m_start, m, mpad, k_start + k_tile, k, geometry.lanes,
+                                    block.in_ring, block.in_first, operands.pad,
                                 )  # fmt: skip
-                        want, entry_b = tn * 65536 + k_tile, (k_index if job.n_outer else tn * tiles_k + k_index) if stay_b else 0
+                        want, entry_b = tn * 65536 + k_tile, (k_index if tiles.n_outer else tn * tiles_k + k_index) if stay_b else 0
                         l0b = slot_b[entry_b]
                         if want != tile_b[entry_b]:
-                            l0b = _turn(parity, B_SLOT, job.slot_b, job.room_b, -1)
+                            l0b = _turn(parity, B_SLOT, tiles.slot_b, tiles.room_b, -1)
                             tile_b[entry_b], slot_b[entry_b] = want, l0b
                             if needed.size:
-                                source = w_base if job.packed else w_base + n_tile * w_row + k_tile * job.weight_blocks
+                                source = w_base if job.expansion.packed else w_base + n_tile * w_row + k_tile * geometry.weight_blocks
                                 cursor = _weights(out, cursor, job, needed, places, source, l0b, w_row, first_n, n, first_k, k)
                                 if cursor < 0:
                                     return -1
-                            elif job.right == WEIGHTS:
-                                source = w_base + n_tile * w_row + k_tile * job.weight_blocks
-                                run = k * job.weight_blocks
-                                cursor = copy(out, cursor, job.operands, job.tag, MTE1, L1, L0B, source, l0b, run, n, w_row, run, 1, 0, 0)
+                            elif operands.right == WEIGHTS:
+                                source = w_base + n_tile * w_row + k_tile * geometry.weight_blocks
+                                run = k * geometry.weight_blocks
+                                cursor = copy(out, cursor, operands.dtype, job.tag, MTE1, L1, L0B, source, l0b, run, n, w_row, run, 1, 0, 0)
                             else:
                                 cursor = _right(out, cursor, job, l0b, right, right_pixels, n_tile, n, k_tile, k)
                         if needed.size:
@@ -362,16 +395,27 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                                 return -1
                             continue
                         cursor = mmad(
-                            out, cursor, job.operands, job.tag, l0a, l0b, l0c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, job.right_type
+                            out,
+                            cursor,
+                            operands.dtype,
+                            job.tag,
+                            l0a,
+                            l0b,
+                            l0c,
+                            mpad,
+                            k,
+                            n,
+                            0 if k_start + k_tile == 0 else 1,
+                            operands.right_type,
                         )
-                        if job.left_less > 0 or job.zeros > 0:
+                        if operands.left_less > 0 or operands.zeros > 0:
                             cursor = _less(out, cursor, job, image_base, parity, l0a, l0b, l0c, m, mpad, k, n)
-                    if k_start + k_size == job.k1:  # the sums are complete
+                    if k_start + k_size == geometry.k1:  # the sums are complete
                         if cursor + _ROOM >= capacity:
                             return -1
-                        n_out = group * job.n1 + n_start + n_tile
+                        n_out = group * geometry.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
-                        to, added = advance(target, image * job.out_image), advance(residual, image * job.res_image)
+                        to, added = advance(target, image * block.out_image), advance(residual, image * block.res_image)
                         cursor = _way_out(out, cursor, job, bias, scale_after, to, added, parity, l0c, m_start, m, mpad, n_out, n_column, n)
     return cursor
 
@@ -384,16 +428,17 @@ def _weights(
     """A tile of weights, its panels one after the other; -1 where `out` is too short.
 
     source: where it begins in L1, row: blocks from an n1 to the next; of packed weights, where all of them begin."""
+    geometry = job.geometry
     done = 0
     while done < n:
         if cursor + _ROOM >= out.shape[0]:
             return -1
         wide, start, size = find_panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
-            run, block, pitch = size * job.weight_blocks, source + done * row + (start - first_k) * job.weight_blocks, row
+            run, block, pitch = size * geometry.weight_blocks, source + done * row + (start - first_k) * geometry.weight_blocks, row
             if places.size:
-                block, pitch = source + places[first_n + done, start] * job.weight_blocks, run
-            cursor = copy(out, cursor, job.operands, job.tag, MTE1, L1, L0B, block, l0b, run, wide, pitch, run, 1, 0, 0)
+                block, pitch = source + places[first_n + done, start] * geometry.weight_blocks, run
+            cursor = copy(out, cursor, job.operands.dtype, job.tag, MTE1, L1, L0B, block, l0b, run, wide, pitch, run, 1, 0, 0)
             l0b += wide * run
         done += wide
     return cursor
@@ -411,19 +456,11 @@ def _products(
         wide, start, size = find_panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
             adds = 0 if begins_sum(needed, first_n + done, start) else 1
-            panel_a, sums = l0a + (start - first_k) * mpad, l0c + done * mpad * job.sum_blocks
-            cursor = mmad(out, cursor, job.operands, job.tag, panel_a, l0b, sums, mpad, size, wide, adds, job.right_type)
-            l0b += wide * size * job.weight_blocks
+            panel_a, sums = l0a + (start - first_k) * mpad, l0c + done * mpad * job.geometry.sum_blocks
+            cursor = mmad(out, cursor, job.operands.dtype, job.tag, panel_a, l0b, sums, mpad, size, wide, adds, job.operands.right_type)
+            l0b += wide * size * job.geometry.weight_blocks
         done += wide
     return cursor
-
-
-@njit(cache=True)
-def expansion_of(job: ConvJob) -> ExpansionJob:
-    return ExpansionJob(
-        job.overlaid, job.masks, job.planes, job.taps, job.across, job.masks_at, job.overlaid_0, job.overlaid_1, job.expanded_0,
-        job.expanded_1, job.room, job.resident_overlays, job.startup, job.packed, job.tile_n1, job.tile_k1,
-    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -432,16 +469,18 @@ def _chunk(
     n_size: int, target: int,
 ) -> int:  # fmt: skip
     """Expand a chunk of weights that lie overlaid in UB, or in DDR; -1 if `out` is too short."""
-    first = (group * job.k1 + k_start) * job.overlaid
-    place = job.overlaid_0 + first
-    if job.resident_overlays == 0:
-        cursor, place = load_overlaid(out, cursor, expansion_of(job), job.tag, parity, job.weights_at + first, k_size * job.overlaid)
+    first = (group * job.geometry.k1 + k_start) * job.expansion.overlaid
+    place = job.expansion.overlaid_0 + first
+    if job.expansion.resident_overlays == 0:
+        cursor, place = load_overlaid(
+            out, cursor, job.expansion, job.tag, parity, job.operands.weights_at + first, k_size * job.expansion.overlaid
+        )
         if cursor < 0:
             return -1
-    row = k_size * job.weight_blocks
+    row = k_size * job.geometry.weight_blocks
     nowhere = np.empty((0, 0), np.int64)
     return expand(
-        out, cursor, expansion_of(job), runs, needed, nowhere, job.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0,
+        out, cursor, job.expansion, runs, needed, nowhere, job.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0,
     )  # fmt: skip
 
 
@@ -453,20 +492,21 @@ def _less(
 
     The left one's is an image of padding, the right one's a block of weights that is copied to all places.
     """
+    geometry, operands, tiles = job.geometry, job.operands, job.tiles
     for part in range(2):
-        byte = job.left_less_1 if part else job.left_less
+        byte = operands.left_less_1 if part else operands.left_less
         if byte > 0:
-            slot = _turn(parity, A_SLOT, job.slot_a, job.room_a, l0a)
+            slot = _turn(parity, A_SLOT, tiles.slot_a, tiles.room_a, l0a)
             cursor = im2col(
-                out, cursor, job.left_type, job.tag, base, slot, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, job.out_w, job.out_w, m, mpad, 0, k,
-                job.lanes, 0, 0, byte,
+                out, cursor, operands.left_type, job.tag, base, slot, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, geometry.out_w, geometry.out_w, m,
+                mpad, 0, k, geometry.lanes, 0, 0, byte,
             )  # fmt: skip
-            cursor = mmad(out, cursor, job.left_type, job.tag, slot, l0b, l0c, mpad, k, n, 1, job.right_type)
-    for part in range(job.zeros):
-        slot = _turn(parity, B_SLOT, job.slot_b, job.room_b, l0b)
-        zeros, size = job.zeros_at + part * job.weight_blocks, job.weight_blocks
-        cursor = copy(out, cursor, job.operands, job.tag, MTE1, L1, L0B, zeros, slot, size, n * k, 0, size, 1, 0, 0)
-        cursor = mmad(out, cursor, job.operands, job.tag, l0a, slot, l0c, mpad, k, n, 1, job.zeros_type)
+            cursor = mmad(out, cursor, operands.left_type, job.tag, slot, l0b, l0c, mpad, k, n, 1, operands.right_type)
+    for part in range(operands.zeros):
+        slot = _turn(parity, B_SLOT, tiles.slot_b, tiles.room_b, l0b)
+        zeros, size = job.buffers.zeros_at + part * geometry.weight_blocks, geometry.weight_blocks
+        cursor = copy(out, cursor, operands.dtype, job.tag, MTE1, L1, L0B, zeros, slot, size, n * k, 0, size, 1, 0, 0)
+        cursor = mmad(out, cursor, operands.dtype, job.tag, l0a, slot, l0c, mpad, k, n, 1, operands.zeros_type)
     return cursor
 
 
@@ -478,41 +518,46 @@ def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: i
     lie.  Where only the tile's first pixels see nothing else, these are zeroed and the others' instruction is a block of k of theirs: what
     is left of the padding above them fits (`ir.im2col.MAX_PADDED_STRIDE`).
     """
-    row = first // job.out_w
-    above = job.pad_top - row * job.sh  # rows between the image and the window of the tile's first pixel
-    spread = ((first + m - 1) // job.out_w - row) * job.sh  # rows from the first window to the last one
-    per_block = job.fractal_lanes // job.lanes
-    by_columns = job.part_columns < job.kw
-    plane_k = (job.kh * job.kw + per_block - 1) // per_block
-    if job.part_rows == job.kh and not by_columns and above <= MAX_WINDOW:
-        return _part(out, cursor, job, base, target, first, m, mpad, np.int64(0), np.int64(0), job.kh, job.kw, k_start, k)
+    geometry = job.geometry
+    row = first // geometry.out_w
+    above = job.block.pad_top - row * geometry.sh  # rows between the image and the window of the tile's first pixel
+    spread = ((first + m - 1) // geometry.out_w - row) * geometry.sh  # rows from the first window to the last one
+    per_block = geometry.fractal_lanes // geometry.lanes
+    by_columns = geometry.part_columns < geometry.kw
+    plane_k = (geometry.kh * geometry.kw + per_block - 1) // per_block
+    if geometry.part_rows == geometry.kh and not by_columns and above <= MAX_WINDOW:
+        return _part(out, cursor, job, base, target, first, m, mpad, np.int64(0), np.int64(0), geometry.kh, geometry.kw, k_start, k)
     done = 0
     while done < k:
         if cursor + 2 + _ROOM >= out.shape[0]:
             return -1
         plane, inside = (k_start + done) // plane_k, (k_start + done) % plane_k
-        ky, kx, kh, kw = 0, 0, 1, job.part_columns
+        ky, kx, kh, kw = 0, 0, 1, geometry.part_columns
         if by_columns:
-            row_k, part_k = (job.kw + per_block - 1) // per_block, (job.part_columns + per_block - 1) // per_block
+            row_k, part_k = (geometry.kw + per_block - 1) // per_block, (geometry.part_columns + per_block - 1) // per_block
             ky, inside = inside // row_k, inside % row_k
-            kx = inside // part_k * job.part_columns
-            kw = min(kw, job.kw - kx)
+            kx = inside // part_k * geometry.part_columns
+            kw = min(kw, geometry.kw - kx)
         else:
-            part_k = job.part_rows * job.kw // per_block if job.part_rows < job.kh else plane_k
-            ky = inside // part_k * job.part_rows
-            kh = min(job.part_rows, job.kh - ky)
+            part_k = geometry.part_rows * geometry.kw // per_block if geometry.part_rows < geometry.kh else plane_k
+            ky = inside // part_k * geometry.part_rows
+            kh = min(geometry.part_rows, geometry.kh - ky)
         skip = inside % part_k
         size = min(k - done, (kh * kw + per_block - 1) // per_block - skip)
-        plane_base, to = base + plane * job.in_plane, target + done * mpad
-        if above - ky * job.dh > MAX_WINDOW and per_block == 1:
+        plane_base, to = base + plane * job.block.in_plane, target + done * mpad
+        if above - ky * geometry.dh > MAX_WINDOW and per_block == 1:
             whole_rows = skip // kw
             ky, kh, skip = ky + whole_rows, kh - whole_rows, skip - whole_rows * kw
-            top = above - ky * job.dh
+            top = above - ky * geometry.dh
             if top > spread:
-                kh = min(kh, (top - spread + job.dh - 1) // job.dh)
+                kh = min(kh, (top - spread + geometry.dh - 1) // geometry.dh)
                 size = min(size, kh * kw - skip)
             elif top > MAX_WINDOW:
-                zeros = ((top + job.sh - 1) // job.sh * job.out_w - (first - row * job.out_w)) // job.fractal_rows * job.fractal_rows
+                zeros = (
+                    ((top + geometry.sh - 1) // geometry.sh * geometry.out_w - (first - row * geometry.out_w))
+                    // geometry.fractal_rows
+                    * geometry.fractal_rows
+                )
                 cursor = _part(out, cursor, job, plane_base, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
                 cursor = _part(
                     out, cursor, job, plane_base, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip,
@@ -534,39 +579,40 @@ def _part(
 
     The image begins at the first pixel that this window sees, so the padding in front is that of the first window.
     """
-    row = first // job.out_w
-    spread = ((first + m - 1) // job.out_w - row) * job.sh
-    pad_top, pad_left = job.pad_top - row * job.sh - ky * job.dh, job.pad_left - kx * job.dw
-    height, width, begin, ring_first = job.in_rows, job.in_w, base, job.in_first
+    geometry, operands, block = job.geometry, job.operands, job.block
+    row = first // geometry.out_w
+    spread = ((first + m - 1) // geometry.out_w - row) * geometry.sh
+    pad_top, pad_left = block.pad_top - row * geometry.sh - ky * geometry.dh, geometry.pad_left - kx * geometry.dw
+    height, width, begin, ring_first = block.in_rows, geometry.in_w, base, block.in_first
     if pad_top < 0:
         height += pad_top
-        if job.in_ring > 0:
-            ring_first = (ring_first - pad_top) % job.in_ring
+        if block.in_ring > 0:
+            ring_first = (ring_first - pad_top) % block.in_ring
         else:
-            begin -= pad_top * job.in_pitch
+            begin -= pad_top * geometry.in_pitch
         pad_top = 0
     if pad_left < 0:
-        per_block = job.fractal_lanes // job.lanes
+        per_block = geometry.fractal_lanes // geometry.lanes
         blocks = -pad_left // per_block
         begin += blocks
         width -= blocks * per_block
         pad_left += blocks * per_block
-    if height <= 0 or width <= 0 or pad_top > spread + (kh - 1) * job.dh:  # nothing but padding: windows below an image of one pixel
+    if height <= 0 or width <= 0 or pad_top > spread + (kh - 1) * geometry.dh:  # nothing but padding: windows below an image of one pixel
         return im2col(
-            out, cursor, job.operands, job.tag, base, target, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, job.out_w, job.out_w, m, mpad, 0, k,
-            job.lanes, 0, 0, job.pad,
+            out, cursor, operands.dtype, job.tag, base, target, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, geometry.out_w, geometry.out_w, m, mpad,
+            0, k, geometry.lanes, 0, 0, operands.pad,
         )  # fmt: skip
     return im2col(
-        out, cursor, job.operands, job.tag, begin, target, height, width, job.in_pitch, job.in_plane, kh, kw, job.sh, job.sw,
-        job.dh if kh > 1 else 1, job.dw if kw > 1 else 1, pad_top, pad_left, job.out_w, first - row * job.out_w, m, mpad, koff, k,
-        job.lanes, job.in_ring, ring_first, job.pad,
+        out, cursor, operands.dtype, job.tag, begin, target, height, width, geometry.in_pitch, block.in_plane, kh, kw, geometry.sh,
+        geometry.sw, geometry.dh if kh > 1 else 1, geometry.dw if kw > 1 else 1, pad_top, pad_left, geometry.out_w,
+        first - row * geometry.out_w, m, mpad, koff, k, geometry.lanes, block.in_ring, ring_first, operands.pad,
     )  # fmt: skip
 
 
 @njit(cache=True)
 def _planes(job: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
     """(first, how many) planes that hold [n_start, n_start + n) times a fractal's columns; the last one may be half full."""
-    return n_start * job.fractal_columns // lanes, (n * job.fractal_columns + lanes - 1) // lanes
+    return n_start * job.geometry.fractal_columns // lanes, (n * job.geometry.fractal_columns + lanes - 1) // lanes
 
 
 @njit(cache=True)
@@ -574,13 +620,16 @@ def _right(
     out: Code, cursor: int, job: ConvJob, target: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int
 ) -> int:
     """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
-    if job.right == PIXELS_N:
-        pixel, plane = n_start * job.fractal_columns, k_start
+    geometry, operands = job.geometry, job.operands
+    if operands.right == PIXELS_N:
+        pixel, plane = n_start * geometry.fractal_columns, k_start
     else:
-        pixel, plane = k_start * job.fractal_lanes, _planes(job, n_start, n, job.fractal_lanes)[0]
+        pixel, plane = k_start * geometry.fractal_lanes, _planes(job, n_start, n, geometry.fractal_lanes)[0]
     source = right.base + plane * right.plane + pixel
-    cursor = fractal(out, cursor, job.operands, job.tag, source, target, right.plane, pixels - pixel, k, n, int(job.right == PIXELS_K))
-    out[cursor - 1, PAD] = job.missing
+    cursor = fractal(
+        out, cursor, operands.dtype, job.tag, source, target, right.plane, pixels - pixel, k, n, int(operands.right == PIXELS_K)
+    )
+    out[cursor - 1, PAD] = operands.missing
     return cursor
 
 
@@ -590,37 +639,34 @@ def _way_out(
     m_start: int, m: int, mpad: int, n_out: int, n_column: int, n: int,
 ) -> int:  # fmt: skip
     """Load the residual, FIXPIPE, and copy the result to its place.  bias: address of that of column 0, in the chunk or in front of it."""
-    plane, planes = _planes(job, n_out, n, job.result_lanes)
-    bias = bias + n_column * job.sum_blocks if job.bias >= 0 else -1
-    scale = bias + scale_after if job.scale_at else -1 if job.sums else 0
+    epilogue, buffers = job.epilogue, job.buffers
+    plane, planes = _planes(job, n_out, n, epilogue.result_lanes)
+    bias = bias + n_column * job.geometry.sum_blocks if buffers.bias >= 0 else -1
+    scale = bias + scale_after if epilogue.scale_at else -1 if epilogue.sums else 0
     added = -1
     if residual.base >= 0:
-        added = job.res_1 if parity[RES_SLOT] else job.res_0
+        added = buffers.res_1 if parity[RES_SLOT] else buffers.res_0
         parity[RES_SLOT] ^= 1
         engine = MTE2 if residual.memory == DDR else MTE1
-        first, several = _planes(job, n_out, n, job.residual_lanes)
+        first, several = _planes(job, n_out, n, epilogue.residual_lanes)
         cursor = move(out, cursor, job.dtype, job.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
-    if job.to == TO_L1 or target.memory == UB:  # FIXPIPE writes the result itself, cut where a ring ends
+    if epilogue.to == TO_L1 or target.memory == UB:  # FIXPIPE writes the result itself, cut where a ring ends
         done = 0
         while done < m:
             run = side_by_side(target, m_start + done, m - done)
             to = block_at(target, plane, m_start + done)
             residual_block = added + done if added >= 0 else -1
-            sums_block = l0c + job.sum_blocks * done
+            sums_block = l0c + job.geometry.sum_blocks * done
             cursor = fixpipe(
-                out, cursor, job.dtype, job.tag, job.fixpipe_engine, target.memory, sums_block, to, bias, residual_block, run, mpad, n,
-                target.plane, m, job.act, job.limit, job.sums, scale, job.zero, job.low, job.high, job.added, job.sum_factor,
-                job.residual_factor, job.fixed, job.last,
+                out, cursor, job.dtype, job.tag, target.memory, sums_block, to, bias, residual_block, run, mpad, n, target.plane, m, scale,
+                epilogue,
             )  # fmt: skip
             done += run
         return cursor
     # through a slot of UB, and with a copy to DDR or L1
-    slot = job.out_1 if parity[OUT_SLOT] else job.out_0
+    slot = buffers.out_1 if parity[OUT_SLOT] else buffers.out_0
     parity[OUT_SLOT] ^= 1
-    cursor = fixpipe(
-        out, cursor, job.dtype, job.tag, job.fixpipe_engine, UB, l0c, slot, bias, added, m, mpad, n, m, m, job.act, job.limit, job.sums,
-        scale, job.zero, job.low, job.high, job.added, job.sum_factor, job.residual_factor, job.fixed, job.last,
-    )  # fmt: skip
+    cursor = fixpipe(out, cursor, job.dtype, job.tag, UB, l0c, slot, bias, added, m, mpad, n, m, m, scale, epilogue)
     return move(out, cursor, job.dtype, job.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
 
 
@@ -629,7 +675,7 @@ def _way_out(
 def conv_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records: those of all images with that of the first, as weights are the same for all; a right operand is not."""
     start, stop = work.computed[node.k, node.t]
-    if job.right != WEIGHTS or work.together == 1:
+    if job.operands.right != WEIGHTS or work.together == 1:
         return conv_part(out, cursor, work, node, job, 1, start, stop, locate_result(work, node, start), parity)
     if node.member > 0:
         return cursor
@@ -642,38 +688,50 @@ def conv_part(
     out: Code, cursor: int, work: Work, node: Node, job: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints
 ) -> int:
     """Rows [start, stop) of a node, of which a tensor's first one goes to `target`; of so many images from the node's on."""
+    geometry, tiles, block = job.geometry, job.tiles, job.block
     allocation = work.jobs.reads[work.jobs.read_start[node.k], 2]
     height = work.reach[node.k, 1]
     first_row, _ = demanded(work.reach[node.k], work.bounds, start, stop)
-    top = start * job.sh - work.reach[node.k, 5]
+    top = start * geometry.sh - work.reach[node.k, 5]
     if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
-        top = -((stop - start - 1) * job.sh + (job.kh - 1) * job.dh + 1)
+        top = -((stop - start - 1) * geometry.sh + (geometry.kh - 1) * geometry.dh + 1)
     # geometry of this block: the input's ring and padding, then the second operand, then steps between images
     source = locate_operand(work, node, 0, first_row)
-    job.in_ring = source.back // job.in_pitch
-    job.in_first = job.in_ring - source.wrap // source.width if source.back else 0
-    job.in_base = source.base - job.in_first * job.in_pitch
-    job.in_rows = work.allocations.rows[allocation, node.t, 1] - first_row
-    job.in_plane = source.plane
-    job.pad_top = max(0, -top)
-    job.out_rows = stop - start
+    block.in_ring = source.back // geometry.in_pitch
+    block.in_first = block.in_ring - source.wrap // source.width if source.back else 0
+    block.in_base = source.base - block.in_first * geometry.in_pitch
+    block.in_rows = work.allocations.rows[allocation, node.t, 1] - first_row
+    block.in_plane = source.plane
+    block.pad_top = max(0, -top)
+    block.out_rows = stop - start
     residual = dense(DDR, -1, 0)
-    if job.right != WEIGHTS:
+    if job.operands.right != WEIGHTS:
         right = locate_operand(work, node, 1, 0)
-        job.right_base, job.right_plane = right.base, right.plane
+        block.right_base, block.right_plane = right.base, right.plane
     elif count_operands(work, node) > 1:
         residual = locate_operand(work, node, 1, start)
-    job.images, job.in_image, job.out_image, job.res_image = images, 0, 0, 0
+    block.images, block.in_image, block.out_image, block.res_image = images, 0, 0, 0
     if images > 1:
         following = Node(node.k, node.t, node.image, node.iteration, False, node.member + 1)
-        job.in_image = locate_operand(work, following, 0, first_row).base - source.base
-        job.out_image = locate_result(work, following, start).base - target.base
+        block.in_image = locate_operand(work, following, 0, first_row).base - source.base
+        block.out_image = locate_result(work, following, start).base - target.base
         if residual.base >= 0:
-            job.res_image = locate_operand(work, following, 1, start).base - residual.base
-    runs, needed = read_table(work, node, 0, 6), mark_multiplied(read_table(work, node, 1, job.k1), job.chunk_k1, job.tile_k1)
-    if node.begins and job.resident and job.overlaid > 0:
+            block.res_image = locate_operand(work, following, 1, start).base - residual.base
+    runs, needed = read_table(work, node, 0, 6), mark_multiplied(read_table(work, node, 1, geometry.k1), tiles.chunk_k1, tiles.tile_k1)
+    if node.begins and tiles.resident and job.expansion.overlaid > 0:
         cursor = expand_all(
-            out, cursor, expansion_of(job), runs, needed, job.tag, parity, job.weights_at, job.groups, job.k1, job.n1, job.weights_0
+            out,
+            cursor,
+            job.expansion,
+            runs,
+            needed,
+            job.tag,
+            parity,
+            job.operands.weights_at,
+            geometry.groups,
+            geometry.k1,
+            geometry.n1,
+            job.buffers.weights_0,
         )
         if cursor < 0:
             return -1

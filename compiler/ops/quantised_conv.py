@@ -22,6 +22,7 @@ from compiler.ir.quantised.parameters import SUMS, Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.ops.base import Lowering
 from compiler.ops.conv import ConvSpec
+from compiler.ops.conv_emitter import ConvOperands
 from compiler.ops.integer_elementwise import check_sum_range
 from compiler.plan.plan import Tiling
 from compiler.target import weights
@@ -50,11 +51,12 @@ class IntegerProductSpec(ConvSpec):
         """Constants that are added to all of the right operand, as of `negated_bytes`."""
         raise NotImplementedError
 
-    def words(self) -> dict[str, int]:
-        """Fields of `of_integers` that do not depend on addresses."""
+    def operands_of(self, read: DataType) -> ConvOperands:
         zeros, zeros_type = self.zeros
-        fields = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type)}
-        return fields | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
+        return super().operands_of(read)._replace(right_type=int(self.right_type), zeros=len(zeros), zeros_type=int(zeros_type))
+
+    def requantised(self) -> dict[str, int]:
+        return {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
 
     @cached_property
     def zero_blocks(self) -> int:
@@ -85,9 +87,6 @@ class IntegerProductSpec(ConvSpec):
         slots, size = super().weight_slots(inputs.tiling)
         first = inputs.weights[0] + self.zero_blocks
         return tuple(first + slot * size for slot in range(max(1, slots)))
-
-    def of_integers(self, residual: int) -> dict[str, int]:
-        return super().of_integers(residual) | self.words()
 
     def first_zeros(self, inputs: EmitInputs) -> int:
         return inputs.weights[0] if self.zeros[0] else 0
@@ -154,9 +153,12 @@ class QuantisedConvSpec(IntegerProductSpec):
         assert isinstance(self.operator, QuantisedConv)
         return self.operator
 
-    def words(self) -> dict[str, int]:
+    def operands_of(self, read: DataType) -> ConvOperands:
+        return super().operands_of(read)._replace(pad=as_byte(self.quantised.x_q.single(self.name)[1]))
+
+    def requantised(self) -> dict[str, int]:
         op = self.quantised
-        fields = super().words() | {"pad": as_byte(op.x_q.single(self.name)[1]), **requantise_fields(op.y_q, self.name)}
+        fields = super().requantised() | requantise_fields(op.y_q, self.name)
         if op.added is None or op.y_q is None:
             return fields
         q, last = op.added.q, op.added.last
@@ -195,6 +197,6 @@ def keeps_sums(y_q: Quantisation | None) -> bool:
 
 
 def requantise_fields(y_q: Quantisation | None, name: str) -> dict[str, int]:
-    """Fields of `ConvJob` for the conversion of int32 sums."""
+    """Fields of `ConvEpilogue` for the conversion of int32 sums."""
     sums = {"sums": int(DataType.int32)}
     return sums if y_q is None or keeps_sums(y_q) else sums | {"zero": y_q.single(name)[1], "low": y_q.limits[0], "high": y_q.limits[1]}

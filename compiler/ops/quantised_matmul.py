@@ -16,6 +16,7 @@ import numpy as np
 from compiler.ir.operators import QuantisedMatMul
 from compiler.ir.quantised.products import MAX_SUM
 from compiler.ops.base import Lowering
+from compiler.ops.conv_emitter import ConvOperands
 from compiler.ops.matmul import MatMulSpec
 from compiler.ops.quantised_conv import IntegerProductSpec, as_byte, keeps_sums, negated_bytes, pack_zeros, requantise_fields
 from simulator.npu.errors import UnsupportedError
@@ -87,9 +88,12 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     def products(self) -> int:
         return super().products + len(self._left[0])
 
-    def words(self) -> dict[str, int]:
-        op = self.quantised
+    def operands_of(self, read: DataType) -> ConvOperands:
         left_bytes, left_type = self._left
         first, second = (*left_bytes, 0, 0)[:2]
-        fields = {"alike": 1, "left_less": first, "left_less_1": second, "left_type": int(left_type)}
-        return super().words() | fields | {"missing": as_byte(op.b_q.single(self.name)[1]), **requantise_fields(op.y_q, self.name)}
+        missing = as_byte(self.quantised.b_q.single(self.name)[1])
+        operands = super().operands_of(read)
+        return operands._replace(left_less=first, left_less_1=second, left_type=int(left_type), missing=missing)
+
+    def requantised(self) -> dict[str, int]:
+        return super().requantised() | {"alike": 1, **requantise_fields(self.quantised.y_q, self.name)}

@@ -222,6 +222,12 @@ class SegmentPlan(_Gene):
         return len(self.cores) if self.split == "channels" else 1
 
     @property
+    def planes(self) -> tuple[int, ...]:
+        """Planes on VECTOR of every operator; () for none."""
+        by_name = {share.operator: share.planes for share in self.on_vector}
+        return tuple([by_name.get(name, 0) for name in self.operators]) if by_name else ()
+
+    @property
     def blocks_of_strips(self) -> int:
         """Blocks of an image, over all strips."""
         return self.blocks * self.columns

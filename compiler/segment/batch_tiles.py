@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from compiler.plan.plan import Infeasible
+from compiler.segment.segment_transform import RewrittenSegment, SegmentTransform
 from compiler.target.target_graph import TargetGraph
 
 
@@ -42,3 +44,16 @@ def tile_batch(target_graph: TargetGraph, together: int) -> TargetGraph | Infeas
 def _grouped(target_graph: TargetGraph, together: int) -> TargetGraph:
     storages = tuple(replace(storage, n=storage.n // together) for storage in target_graph.storages)
     return replace(target_graph, storages=storages, together=together)
+
+
+def _split(target_graph: TargetGraph, settings: Any, start: int, stop: int) -> RewrittenSegment | Infeasible:
+    batch_graph, order = tile_batch(target_graph, settings.images), tuple(range(stop - start))
+    return batch_graph if isinstance(batch_graph, Infeasible) else RewrittenSegment(batch_graph, order, {"images": settings.images}, -1)
+
+
+BATCH_TILES = SegmentTransform(
+    lambda settings: settings.images > 1,
+    lambda settings: f"{settings.images} images in a block",
+    {"blocks": "{0.blocks} blocks", "held": "tensors held"},
+    _split,
+)

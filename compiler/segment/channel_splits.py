@@ -31,14 +31,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from compiler.ir.operators import Conv, QuantisedConv
 from compiler.ir.quantised.parameters import RAW_SUMS
 from compiler.ops.conv import ConvSpec
 from compiler.ops.quantised_conv import QuantisedConvSpec
 from compiler.ops.softmax import SoftmaxSpec
-from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.plan.plan import Infeasible
+from compiler.segment.segment_transform import ON_VECTOR, SHARED_CHANNELS, STAGED, RewrittenSegment, SegmentTransform
 from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
@@ -47,37 +48,6 @@ from simulator.npu.parts import DataType
 _FAR = 16  # hidden operators are among so many before their product
 _PRODUCTS = (ConvSpec, QuantisedConvSpec)
 Parts = dict[int, tuple[TargetOp, ...]]  # operator -> its part in every pass
-
-
-class Passes(NamedTuple):
-    """Segment in passes.  target_graph: its operators from `start` on are those of all passes.  order: the original operator of each.
-
-    loaded: storages, as bits, of which input passes load parts from DDR, so that they cannot be persistent.
-    """
-
-    target_graph: TargetGraph
-    order: tuple[int, ...]
-    loaded: int
-
-    @property
-    def leaders(self) -> tuple[int, ...]:
-        """Last occurrence of each operator, whose tiling all have."""
-        last = {of: index for index, of in enumerate(self.order)}
-        return tuple(last[of] for of in self.order)
-
-    def rolled(self, plan: SegmentPlan, count: int, inputs: int) -> SegmentPlan:
-        """Plan in so many passes for a plan of the graph's operators, which have equal tilings in all passes."""
-        index = {of: index for index, of in enumerate(self.order)}
-        names, tilings = (tuple(column[index[of]] for of in range(len(index))) for column in (plan.operators, plan.tilings))
-        cached = {of for of, halo in zip(self.order, plan.halo, strict=False) if halo == "cache"}
-        halo = tuple("cache" if of in cached else "recompute" for of in range(len(index))) if cached else ()
-        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": count, "input_passes": inputs})
-
-    def unrolled(self, plan: SegmentPlan) -> SegmentPlan:
-        """Plan of the graph's operators."""
-        halo = tuple(plan.halo[of] for of in self.order) if plan.halo else ()
-        names, tilings = (tuple(column[of] for of in self.order) for column in (plan.operators, plan.tilings))
-        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": 1, "input_passes": 1})
 
 
 @lru_cache(maxsize=1 << 14)
@@ -266,7 +236,7 @@ def _own(read: TensorSlice, output: TensorSlice, part: TensorSlice) -> bool:
 @lru_cache(maxsize=1024)
 def split_passes(
     target_graph: TargetGraph, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False
-) -> Passes | Infeasible:
+) -> RewrittenSegment | Infeasible:
     """Split operators [start, stop) in so many passes, over hidden channels or results, and over inputs; or the reason against it.
 
     beside: whether passes over results run two at a time.
@@ -293,7 +263,8 @@ def split_passes(
         loaded |= input_bits
     if tiled:
         operators = _in_place(operators, storages, len(target_graph.storages))
-    return Passes(with_operators(target_graph, start, stop, operators, tuple(storages)), tuple(k - start for k, _ in operators), loaded)
+    pass_graph, order = with_operators(target_graph, start, stop, operators, tuple(storages)), tuple([k - start for k, _ in operators])
+    return RewrittenSegment(pass_graph, order, {"passes": count, "input_passes": inputs}, loaded)
 
 
 Made = list[tuple[int, TargetOp]]  # operators, each with the number of its original
@@ -428,7 +399,7 @@ def _beside(operators: Made, length: int) -> Made:
 
 
 def _over_inputs(operators: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:
-    """Operators of input passes, and `Passes.loaded`.  Adjacent products that read the same slice have its parts together."""
+    """Operators of input passes, and `RewrittenSegment.loaded`.  Adjacent products that read the same slice have its parts together."""
     inside, divided, index, loaded = [spec.y for _, spec in operators], Made(), 0, 0
     while index < len(operators):
         together = _together(operators[index:], inside, count)
@@ -526,3 +497,20 @@ def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operato
     escapes = frozenset(places(target_graph.escapes))
     readers = {k: tuple(reader_list) for k, reader_list in consumers.items()}
     return replace(target_graph, storages=storages, operators=operators, producers=producers, consumers=readers, escapes=escapes)
+
+
+def _split(target_graph: TargetGraph, settings: Any, start: int, stop: int) -> RewrittenSegment | Infeasible:
+    split = split_passes(target_graph, start, stop, settings.passes, settings.input_passes, settings.window != 1)
+    if settings.held and not isinstance(split, Infeasible):
+        loaded = [storage.name for index, storage in enumerate(target_graph.storages) if split.loaded >> index & 1]
+        if both := [name for name in loaded if name in settings.held]:
+            return Infeasible("", f"{both[0]!r} held, and loaded in {settings.input_passes} input passes: one of the two is accepted")
+    return split
+
+
+CHANNEL_SPLITS = SegmentTransform(
+    lambda settings: settings.passes > 1 or settings.input_passes > 1,
+    lambda settings: f"{settings.passes * settings.input_passes} passes",
+    SHARED_CHANNELS | STAGED | ON_VECTOR,
+    _split,
+)

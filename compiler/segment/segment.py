@@ -1,15 +1,13 @@
 """Segment of a plan on its cores: the one place where a plan and a target graph become shares, strips, blocks and memory.
 
-| step    | from -> to                                   | by                                                                  |
-|---------|----------------------------------------------|---------------------------------------------------------------------|
-| images  | graph -> that of groups of images            | `segment.batch_tiles`; unchanged if a block is of one image             |
-| passes  | graph and plan -> those of all passes        | `segment.channel_splits`; unchanged for one pass                        |
-| engines | graph and plan -> parts of two engines       | `segment.engine_split`; unchanged if VECTOR computes no products        |
-| parts   | graph -> a graph per part of output channels | `segment.core_channels`; one part if cores share rows, or there is one  |
-| strips  | part -> a graph per range of columns         | `segment.strips`; one strip for full rows                           |
-| blocks  | strip -> rows of every block, residence      | `segment.blocks`, for right operands that are streamed              |
-| shares  | blocks of all images -> a range for each core | of iterations; of a part all of them                               |
-| memory  | strips of a share -> addresses               | `segment.memory_plan`, the same ones in all strips                        |
+| step       | from -> to                                    | by                                                                     |
+|------------|-----------------------------------------------|------------------------------------------------------------------------|
+| transforms | graph and plan -> those of other operators    | `segment.transforms`; unchanged if the plan asks for none              |
+| parts      | graph -> a graph per part of output channels  | `segment.core_channels`; one part if cores share rows, or there is one |
+| strips     | part -> a graph per range of columns          | `segment.strips`; one strip for full rows                              |
+| blocks     | strip -> rows of every block, residence       | `segment.blocks`, for right operands that are streamed                 |
+| shares     | blocks of all images -> a range for each core | of iterations; of a part all of them                                   |
+| memory     | strips of a share -> addresses                | `segment.memory_plan`, the same ones in all strips                     |
 
 A gene has no tilings yet, so it has only an `Outline`, as a plan does.
 
@@ -23,16 +21,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.blocks import Blocks, cut_blocks, share_iterations
-from compiler.segment.channel_splits import split_passes
 from compiler.segment.core_channels import channel_parts, largest_part
-from compiler.segment.engine_split import planes_of, split_engines
 from compiler.segment.memory_plan import Places, place_segment, segment_label, slot_counts
 from compiler.segment.operator_run import streamed_rights
 from compiler.segment.persistent import PersistentLayout, held_storages, isolated_layout
 from compiler.segment.pool_fusion import fed_operators
 from compiler.segment.strips import strips, widest
+from compiler.segment.transforms import TRANSFORMS
 from compiler.target.target_graph import TargetGraph
 
 
@@ -112,22 +108,13 @@ class Segment(NamedTuple):
     @classmethod
     def of(cls, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """Segment whose first operator is `start`; or the reason why its channels or columns cannot be split so."""
-        if plan.images > 1:
-            batch_graph = _of_images(target_graph, plan)
-            if isinstance(batch_graph, Infeasible):
-                return batch_graph
-            target_graph = batch_graph
-        if plan.passes > 1 or plan.input_passes > 1:
-            pass_form = _in_passes(target_graph, plan, start)
-            if isinstance(pass_form, Infeasible):
-                return pass_form
-            target_graph, plan = pass_form
-        if plan.on_vector:
-            engine_form = _on_engines(target_graph, plan, start)
-            if isinstance(engine_form, Infeasible):
-                return engine_form
-            target_graph, plan = engine_form
-        # all splits that rewrite plan and graph are done: the rest divides them over cores
+        for transform in TRANSFORMS:
+            if transform.wanted(plan):
+                rewritten = transform.apply(target_graph, plan, start, start + len(plan.operators))
+                if isinstance(rewritten, Infeasible):
+                    return _refused(plan, rewritten)
+                target_graph, plan = rewritten.target_graph, rewritten.expand(plan)
+        # transforms have rewritten plan and graph: the rest divides them over cores
         stop = start + len(plan.operators)
         held = held_storages(target_graph, plan, start)
         if isinstance(held, Infeasible):
@@ -186,44 +173,6 @@ class Segment(NamedTuple):
         )
 
 
-def _of_images(target_graph: TargetGraph, plan: SegmentPlan) -> TargetGraph | Infeasible:
-    """Target graph of the images of a block."""
-    for feature, conflict in ((f"{plan.blocks} blocks", plan.blocks > 1), ("tensors held", bool(plan.held))):
-        if conflict:
-            return Infeasible(segment_label(plan), f"{plan.images} images in a block and {feature}: one of the two is accepted")
-    batch_graph = tile_batch(target_graph, plan.images)
-    return _refused(plan, batch_graph) if isinstance(batch_graph, Infeasible) else batch_graph
-
-
-def _in_passes(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> tuple[TargetGraph, SegmentPlan] | Infeasible:
-    """Target graph and plan of all passes."""
-    for feature, conflict in (
-        ("channels shared by cores", plan.channels > 1),
-        ("staged weights", bool(plan.staged)),
-        ("channels on VECTOR", bool(plan.on_vector)),
-    ):
-        if conflict:
-            return Infeasible(segment_label(plan), f"{plan.passes * plan.input_passes} passes and {feature}: one of the two is accepted")
-    split = split_passes(target_graph, start, start + len(plan.operators), plan.passes, plan.input_passes, plan.window != 1)
-    if isinstance(split, Infeasible):
-        return _refused(plan, split)
-    both = [storage.name for index, storage in enumerate(target_graph.storages) if split.loaded >> index & 1 and storage.name in plan.held]
-    if both:
-        return Infeasible(
-            segment_label(plan), f"{both[0]!r} held, and loaded in {plan.input_passes} input passes: one of the two is accepted"
-        )
-    return split.target_graph, split.unrolled(plan)
-
-
-def _on_engines(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> tuple[TargetGraph, SegmentPlan] | Infeasible:
-    """Target graph and plan of all engine parts."""
-    for feature, conflict in (("channels shared by cores", plan.channels > 1), ("staged weights", bool(plan.staged))):
-        if conflict:
-            return Infeasible(segment_label(plan), f"channels on VECTOR and {feature}: one of the two is accepted")
-    split = split_engines(target_graph, start, planes_of(plan))
-    return _refused(plan, split) if isinstance(split, Infeasible) else (split.target_graph, split.divided(plan))
-
-
 @lru_cache(maxsize=4096)
 def _cut(
     target_graph: TargetGraph, start: int, stop: int, channels: int, columns: int
@@ -242,4 +191,4 @@ def _cut(
 
 
 def _refused(plan: SegmentPlan, why: Infeasible) -> Infeasible:
-    return Infeasible(segment_label(plan), f"{why.where}: {why.reason}")
+    return Infeasible(segment_label(plan), f"{why.where}: {why.reason}" if why.where else why.reason)

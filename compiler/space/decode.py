@@ -20,12 +20,9 @@ from compiler.ops.cost_class import CostClass, cost_class_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.sliding_window import load_cycles
 from compiler.segment.allocator import fits, packs_within
-from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffer_demand import BufferDemand, tiling_demand
-from compiler.segment.channel_splits import Passes, split_passes
 from compiler.segment.engine_lanes import lanes
-from compiler.segment.engine_split import EngineSplit, split_engines
 from compiler.segment.l1_limits import fits_l1
 from compiler.segment.memory_plan import (
     conflict_rule,
@@ -42,6 +39,8 @@ from compiler.segment.operator_run import can_stream
 from compiler.segment.persistent import isolated_layout
 from compiler.segment.pool_fusion import feed_refusal, tiling_refusal
 from compiler.segment.segment import Outline, StripBlocks, largest_strip
+from compiler.segment.segment_transform import RewrittenSegment
+from compiler.segment.transforms import TRANSFORMS
 from compiler.space.fit_ub import fitted
 from compiler.space.gene import (
     ALL,
@@ -55,6 +54,7 @@ from compiler.space.gene import (
     keeps_weights,
     outline,
     pinned_tilings,
+    tiling_count,
     vector_choice,
     working_cores,
 )
@@ -94,68 +94,52 @@ def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0
     estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.  All of it within the
     memory that the gene names.  Passes have equal tilings: those of the last one.
     """
-    if gene.held:
-        return decode(target_graph, gene._replace(held=0), held, beside)
-    if gene.same_end:
-        plan = decode(target_graph, gene._replace(same_end=False), held, beside)
-        return None if plan is None else plan.model_copy(update={"same_end": True})
-    if gene.images > 1:
-        together = tile_batch(target_graph, gene.images)
-        if isinstance(together, Infeasible) or gene.blocks > 1 or held:
-            return None
-        plan = decode(together, gene._replace(images=1), held, beside)
-        return None if plan is None else plan.model_copy(update={"images": gene.images})
-    if gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1):  # which says in what order passes come
-        return decode(target_graph, gene._replace(window=1), held, beside)
-    if gene.on_vector:
-        parts = on_engines(target_graph, gene)
-        plan = None if parts is None else decode(parts[0].target_graph, parts[1], held, beside)
-        return None if parts is None or plan is None else parts[0].joined(plan)
-    target_graph = limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant])
+    # keys that only neighbours in a program know of, and a formula for the window, which says in what order passes come
+    in_order = gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1)
+    if gene.held or gene.same_end or in_order:
+        plain = gene._replace(held=0, same_end=False, window=1 if in_order else gene.window)
+        plan = decode(target_graph, plain, held, beside)
+        return plan if plan is None or not gene.same_end else plan.model_copy(update={"same_end": True})
+    expansion = expand(limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant]), gene, held)
+    if expansion is None:
+        return None
+    target_graph, gene, segments = expansion
     if gene.pinned:
-        return _pinned(target_graph, gene, held, beside)
-    if gene.passes == gene.input_passes == 1:
-        return _fitting(target_graph, gene, tuple(range(gene.stop - gene.start)), held, beside)
-    passes = in_passes(target_graph, gene, held)
-    plan = None if passes is None else _fitting(passes[0].target_graph, passes[1], passes[0].leaders, held, beside)
-    return None if passes is None or plan is None else passes[0].rolled(plan, gene.passes, gene.input_passes)
+        plan = _pinned(target_graph, gene, held, beside)
+    else:
+        plan = _fitting(target_graph, gene, segments[-1].leaders if segments else tuple(range(gene.stop - gene.start)), held, beside)
+    for segment in reversed(segments):
+        plan = plan and segment.contract(plan)
+    return plan
 
 
-def on_engines(target_graph: TargetGraph, gene: Gene) -> tuple[EngineSplit, Gene] | None:
-    """The parts of the operators of a gene of which VECTOR makes some channels, and the gene of all of them; None where it cannot."""
-    halves = split_engines(target_graph, gene.start, gene.on_vector)
-    divided_otherwise = gene.passes > 1 or gene.input_passes > 1 or (gene.split == "channels" and len(gene.cores) > 1)
-    if isinstance(halves, Infeasible) or divided_otherwise:
-        return None
-    choices = gene.choices and tuple([0 if planes else gene.choices[of] for of, planes in zip(halves.order, halves.planes, strict=True)])
-    positions = {place: i for i, place in enumerate((*halves.main, *halves.shared))}
-    pinned = gene.pinned and tuple(
-        pin for i in range(len(positions)) for pin in gene.pinned[PINS * positions[i] : PINS * (positions[i] + 1)]
-    )
-    halos = _halos(gene)
-    cached = sum(1 << i for i, of in enumerate(halves.order) if halos[of])
-    inside = gene._replace(
-        stop=gene.start + len(positions), on_vector=(), choices=choices if any(choices) else (), pinned=pinned, cached=cached
-    )
-    return halves, inside
+def expand(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[TargetGraph, Gene, list[RewrittenSegment]] | None:
+    """Graph and gene of the last transform, and the segments of all, in their order; None where one cannot be applied.
 
-
-def in_passes(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
-    """The passes of a gene, and the gene of all of them; None where there cannot be so many.
-
-    held: see `decode`; what lies whole in L1 is not loaded run by run.
+    held: storages, as bits, that lie whole in L1.
     """
-    passes = split_passes(target_graph, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
-    if isinstance(passes, Infeasible) or held & passes.loaded or (gene.split == "channels" and len(gene.cores) > 1):
-        return None
-    choices, halos = gene.choices and tuple(gene.choices[of] for of in passes.order), _halos(gene)
-    cached = sum(1 << i for i, of in enumerate(passes.order) if halos[of])
-    return passes, gene._replace(stop=gene.start + len(passes.order), passes=1, input_passes=1, choices=choices, cached=cached)
+    segments = list[RewrittenSegment]()
+    for transform in TRANSFORMS:
+        if transform.wanted(gene):
+            segment = transform.apply(target_graph, gene, gene.start, gene.stop)
+            if isinstance(segment, Infeasible) or held & segment.loaded:
+                return None
+            segments.append(segment)
+            target_graph, gene = segment.target_graph, _expanded(gene, segment)
+    return target_graph, gene, segments
 
 
-def _halos(gene: Gene) -> tuple[bool, ...]:
-    """Which operators cache."""
-    return tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
+def _expanded(gene: Gene, segment: RewrittenSegment) -> Gene:
+    """Gene of the new operators, of which parts on VECTOR have no choice."""
+    cached, choices = bits(gene), tuple([gene.choices[place] if place < len(gene.choices) else 0 for place in segment.tilings])
+    pinned = *segment.tilings, *range(max(segment.tilings) + 1, tiling_count(gene))  # parts on VECTOR that a later transform makes
+    return gene._replace(
+        stop=gene.start + len(segment.order),
+        choices=choices if any(choices) else (),
+        pinned=tuple([pin for place in pinned for pin in gene.pinned[PINS * place : PINS * (place + 1)]]),
+        cached=sum([(cached >> of & 1) << index for index, of in enumerate(segment.order)]),
+        **{key: Gene._field_defaults[key] for key in segment.asked},
+    )
 
 
 def _fitting(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
@@ -207,9 +191,9 @@ def _unfed(gene: Gene, fed: int) -> Gene:
 
 def _pinned(target_graph: TargetGraph, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
     """To the letter, where that is legal and fits every core."""
-    tilings = pinned_tilings(gene.pinned)
+    tilings, caching = pinned_tilings(gene.pinned), [bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)]
     for window in _windows(target_graph, gene, tilings, held, beside):
-        plan = _planned(target_graph, gene, tilings, window, _halos(gene), held)
+        plan = _planned(target_graph, gene, tilings, window, caching, held)
         if fits_l1(target_graph, plan, gene.start, isolated_layout(target_graph, held)._replace(blocks=beside)):
             return plan
     return None

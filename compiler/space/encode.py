@@ -11,11 +11,9 @@ from itertools import accumulate
 from compiler.cost.ranking import CHUNK_BUDGETS, tiling_rank
 from compiler.ops.conv import product_of
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling, VectorTiling
-from compiler.segment.batch_tiles import tile_batch
-from compiler.segment.engine_split import planes_of
 from compiler.segment.persistent import NO_TENSORS, PersistentLayout, place_program
 from compiler.segment.segment import largest_strip
-from compiler.space.decode import decode, in_passes, on_engines
+from compiler.space.decode import decode, expand
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, copied, outline, pins_of, vector_choice, whole_or, with_weights
 from compiler.space.persistent import cut_tensors, holding
 from compiler.space.shared_memory import without_shared
@@ -59,7 +57,7 @@ def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Persi
     if plan.operators != tuple(spec.name for spec in target_graph.operators[start:stop]) or max(plan.cores) >= target_graph.machine.cores:
         return None
     window = ALL if plan.window == "all" else plan.window
-    usual = Gene(start, stop, window=window, on_vector=planes_of(plan), **copied(plan))
+    usual = Gene(start, stop, window=window, on_vector=plan.planes, **copied(plan))
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(target_graph, plan, usual)
     pins = pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)])
@@ -69,34 +67,21 @@ def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Persi
 
 def _named(target_graph: TargetGraph, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
-    operators, inside = [*range(len(plan.tilings))], gene
-    if gene.images > 1:
-        together = tile_batch(target_graph, gene.images)
-        if isinstance(together, Infeasible):
-            return gene
-        return _named(together, plan, gene._replace(images=1))._replace(images=gene.images)
-    if gene.passes > 1 or gene.input_passes > 1:
-        passes = in_passes(target_graph, gene)
-        if passes is None:
-            return gene
-        (target_graph, order, _), inside = passes
-        # all passes of an operator have one tiling: that of the last stands for it
-        last = {of: k for k, of in enumerate(order)}
-        operators = [last[k] for k in operators]
-    if gene.on_vector:
-        parts = on_engines(target_graph, gene)
-        if parts is None:
-            return gene
-        target_graph, inside = parts[0].target_graph, parts[1]
-        operators = list(parts[0].main)
-    strip = largest_strip(target_graph, outline(target_graph, inside))
+    expansion = expand(target_graph, gene)
+    if expansion is None:
+        return gene
+    expanded_graph, expanded, segments = expansion
+    strip = largest_strip(expanded_graph, outline(expanded_graph, expanded))
     if isinstance(strip, Infeasible):
         return gene
+    operators = [*range(len(plan.tilings))]
+    for segment in segments:
+        operators = [segment.last[k] for k in operators]
     divided, layout = strip
     products = [tiling for tiling in plan.tilings if isinstance(tiling, ConvTiling)]
     chunks = [
         product.fractal.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
-        for product, tiling in zip((product_of(target_graph.operators[gene.start + k]) for k in operators), plan.tilings, strict=True)
+        for product, tiling in zip((product_of(divided.operators[gene.start + k]) for k in operators), plan.tilings, strict=True)
         if product is not None and isinstance(tiling, ConvTiling) and tiling.weights == "streamed"
     ]
     largest = max(chunks, default=CHUNK_BUDGETS[0])

@@ -136,6 +136,16 @@ class Gene(NamedTuple):
     images: Annotated[int, Knob(legal=image_divisors, values=lambda target_graph, *_: counts_together(target_graph), mark=coded(4))] = 1
     same_end: Annotated[bool, Knob(outside=True, mark=coded(5))] = False
 
+    @property
+    def channels(self) -> int:
+        """Into how many runs of output channels it is cut, as `SegmentPlan.channels`."""
+        return len(self.cores) if self.split == "channels" else 1
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """Planes on VECTOR of every operator, as `SegmentPlan.planes`."""
+        return self.on_vector
+
 
 Genome = tuple[Gene, ...]
 Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
@@ -223,8 +233,7 @@ def tiling_count(gene: Gene) -> int:
 def outline(target_graph: TargetGraph, gene: Gene, held: int = 0) -> Outline:
     """Outline of a gene's segment: its shares, strips and blocks.  held: storages, as bits, that are whole in L1."""
     cores = len(working_cores(target_graph, gene))
-    channels = cores if gene.split == "channels" else 1
-    return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene), held)
+    return Outline(gene.start, gene.stop, gene.channels, gene.columns, gene.blocks, cores // gene.channels, bits(gene), held)
 
 
 def iterations(target_graph: TargetGraph, gene: Gene) -> int:

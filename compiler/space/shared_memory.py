@@ -24,6 +24,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, allocate
 from compiler.segment.border_tensors import border_tensors
 from compiler.segment.reorder import permute_to
+from compiler.segment.transforms import TRANSFORMS
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -101,8 +102,8 @@ def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
     """Weights worth staging: the port would need longer for the saved traffic than a core needs to copy them."""
     candidates = []
     for index, (plan, start) in enumerate(segments):
-        if plan.passes > 1 or plan.input_passes > 1 or plan.on_vector:
-            continue  # with channel splits or engine splits, each part loads its own weights
+        if any("staged" in transform.conflicts and transform.wanted(plan) for transform in TRANSFORMS):
+            continue  # each part of a transformed segment loads its own weights
         repeats = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(target_graph.operators[start + k])

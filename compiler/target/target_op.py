@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,13 +206,8 @@ class TargetOp(ABC):
     # code generation
 
     @abstractmethod
-    def job(self, inputs: EmitInputs) -> tuple[int, ...]:
-        """Parameters of its emitter: a NamedTuple of numbers, of a type in `ops.registry`."""
-
-    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
-        """The type of its job, and the numbers in it."""
-        job = self.job(inputs)
-        return type(job), np.array(job, np.int64)
+    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[Any, ...]], NDArray[np.int64]]:
+        """The type of its job, a NamedTuple of numbers in `ops.registry`, and the numbers: parameters of its emitter."""
 
     def tables(self) -> list[NDArray[np.int64]]:
         """Arrays that its emitter reads besides its job, at most three."""

@@ -29,8 +29,12 @@ class Outer(NamedTuple):
     small: bool
 
 
-class Job(NamedTuple):
+class Place(NamedTuple):
     begin: int
+
+
+class Job(NamedTuple):
+    place: Place
     length: int
 
 
@@ -70,10 +74,11 @@ def test_nobody_counts_what_a_reference_has() -> None:
 def spread(out: Any, o: Any, job: Any, sign: int) -> int:
     if job.length < 0:
         raise ValueError("a negative length")
-    for i in range(job.begin, job.begin + job.length):
+    place = job.place
+    for i in range(place.begin, place.begin + job.length):
         out[i] = sign * o.inner.limit
-    job.begin += job.length
-    return job.begin
+    place.begin += job.length
+    return job.place.begin
 
 
 _job_at = record_at(Job)
@@ -82,7 +87,7 @@ _job_at = record_at(Job)
 @njit
 def spread_by_address(address: int, out: Any, o: Any, jobs: Any, k: int) -> Any:
     end = call_kernel(address, (out, by_reference(o), pointer_to(jobs, 2 * k), -1))
-    return end, _job_at(jobs, 2 * k).begin
+    return end, _job_at(jobs, 2 * k).place.begin
 
 
 def test_kernels_by_address() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,8 +11,9 @@ from numpy.typing import NDArray
 from compiler.instructions.builders import im2col
 from compiler.ir.im2col import MAX_PADDED_STRIDE, count_instructions, split_kernel, unencodable_window
 from compiler.ir.operators import Conv
-from compiler.ops.conv_emitter import ConvJob, _left
+from compiler.ops.conv_emitter import ConvBlock, ConvEpilogue, ConvGeometry, ConvJob, ConvOperands, ConvTiles, _left
 from simulator import instruction_effects
+from simulator.kernel_addresses import record_dtype
 from simulator.npu import isa
 from simulator.npu.legality import check_parameters
 from simulator.npu.machine_file import load_machine
@@ -18,9 +21,13 @@ from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Memory
 from tests.plans import multiplying
 
 Ints = dict[str, int]
-_JOB = np.dtype([(name, np.int64) for name in ConvJob._fields])
+_JOB = record_dtype(ConvJob)
 SIZES = (1, 2, 3, 5, 254, 255, 256, 300, 511)
 BASE, AT, ROOM = 7, 16, 64  # blocks of L1 and of L0A in front of what is read and written, and behind
+
+
+def of_zeros(fields: Any) -> Any:
+    return fields(*[0] * len(fields._fields))
 
 
 def drawn(rng: np.random.Generator, fractal_rows: int = 16) -> tuple[ConvJob, int, int, int, int, int]:
@@ -46,15 +53,19 @@ def drawn(rng: np.random.Generator, fractal_rows: int = 16) -> tuple[ConvJob, in
     k_start = int(rng.integers(planes * plane_k))
     k = min(planes * plane_k - k_start, int(rng.choice((1, 40, 700, 2000))), max(1, 60_000 // m))
     fractal = FRACTALS[dtype]._replace(rows=fractal_rows)
-    numbers: Ints = {
-        "dtype": int(dtype), "operands": int(dtype), "pad": int(rng.integers(256)) if dtype == DataType.uint8 else -1, "in_w": width,
-        "in_pitch": pitch, "kh": kernel[0], "kw": kernel[1], "sh": stride[0], "sw": stride[1], "dh": dilation[0], "dw": dilation[1],
-        "pad_left": -int(rng.integers(per_block)) if four and rng.integers(3) == 0 else left,
-        "part_rows": parts.rows, "part_columns": parts.columns, "lanes": 4 if four else dtype.lanes, "out_w": out_w, "in_rows": height,
-        "in_plane": (ring or height) * pitch, "in_ring": ring, "in_first": int(rng.integers(ring)) if ring else 0, "pad_top": top,
+    operands: Ints = {"dtype": int(dtype), "pad": int(rng.integers(256)) if dtype == DataType.uint8 else -1}
+    geometry: Ints = {
+        "in_w": width, "in_pitch": pitch, "kh": kernel[0], "kw": kernel[1], "sh": stride[0], "sw": stride[1], "dh": dilation[0],
+        "dw": dilation[1], "pad_left": -int(rng.integers(per_block)) if four and rng.integers(3) == 0 else left,
+        "part_rows": parts.rows, "part_columns": parts.columns, "lanes": 4 if four else dtype.lanes, "out_w": out_w,
         "fractal_rows": fractal.rows, "fractal_lanes": fractal.lanes, "fractal_columns": fractal.columns,
     }  # fmt: skip
-    job = ConvJob(**(dict.fromkeys(ConvJob._fields, 0) | numbers))
+    ring_first = int(rng.integers(ring)) if ring else 0
+    block = ConvBlock(in_rows=height, in_plane=(ring or height) * pitch, in_ring=ring, in_first=ring_first, pad_top=top)
+    job = ConvJob(
+        int(dtype), 0, of_zeros(ConvGeometry)._replace(**geometry), of_zeros(ConvOperands)._replace(**operands), of_zeros(ConvEpilogue),
+        of_zeros(ConvTiles), block=block,
+    )  # fmt: skip
     return job, 16 * int(rng.integers(40)) * int(rng.integers(2)), m, -(-m // fractal_rows) * fractal_rows, k_start, k
 
 
@@ -73,19 +84,22 @@ def test_the_parts_are_the_whole(fractal_rows: int) -> None:
     several = cut_along_m = 0
     for _ in range(300):
         j, first, m, mpad, k_start, k = drawn(rng, fractal_rows)
-        l1 = rng.integers(0, 256, (BASE + 3 * j.in_plane + ROOM) * BLOCK_BYTES, np.uint8)
+        geometry, block = j.geometry, j.block
+        l1 = rng.integers(0, 256, (BASE + 3 * block.in_plane + ROOM) * BLOCK_BYTES, np.uint8)
         out, one = np.zeros((4096, isa.WORDS), np.int32), np.zeros((1, isa.WORDS), np.int32)
         used = _left(out, 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k)
         assert used > 0
         im2col(
-            one, 0, j.dtype, 0, BASE, AT, j.in_rows, j.in_w, j.in_pitch, j.in_plane, j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top,
-            j.pad_left, j.out_w, first, m, mpad, k_start, k, j.lanes, j.in_ring, j.in_first, j.pad,
+            one, 0, j.dtype, 0, BASE, AT, block.in_rows, geometry.in_w, geometry.in_pitch, block.in_plane, geometry.kh, geometry.kw,
+            geometry.sh, geometry.sw, geometry.dh, geometry.dw, block.pad_top, geometry.pad_left, geometry.out_w, first, m, mpad, k_start,
+            k, geometry.lanes, block.in_ring, block.in_first, j.operands.pad,
         )  # fmt: skip
         blocks = AT + k * mpad + ROOM
         assert np.array_equal(executed(out[:used], l1, blocks), executed(one, l1, blocks)), j
         check_parameters(out[:used], 0, machine)
-        counted = count_instructions(split_kernel((j.kh, j.kw), (j.dh, j.dw), j.fractal_lanes // j.lanes).cut, k_start, k_start + k, k, k)
-        if j.pad_top <= isa.MAX_WINDOW:
+        parts = split_kernel((geometry.kh, geometry.kw), (geometry.dh, geometry.dw), geometry.fractal_lanes // geometry.lanes)
+        counted = count_instructions(parts.cut, k_start, k_start + k, k, k)
+        if block.pad_top <= isa.MAX_WINDOW:
             assert used == counted
         several += used > 1
         cut_along_m += bool((out[:used, isa.I_MPAD] < mpad).any())
@@ -97,6 +111,6 @@ def test_without_room_it_says_so() -> None:
     rng = np.random.default_rng(0)
     while True:
         j, first, m, mpad, k_start, k = drawn(rng)
-        if j.part_rows < j.kh:
+        if j.geometry.part_rows < j.geometry.kh:
             break
     assert _left(np.zeros((13, isa.WORDS), np.int32), 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k) == -1

@@ -108,10 +108,10 @@ def test_the_estimate_is_of_what_vector_makes(size: int, planes: int) -> None:
 
 
 def test_plans_say_what_vector_makes_and_have_genes() -> None:
-    """As the rules make them, and with other planes and tiles."""
-    u = target_graph(EDGE, (1, 32, 14, 14), *body(14))
-    for blocks, planes, tiling in ((1, 3, None), (2, 5, None), (2, 4, VectorTiling(tile_planes=3, tile_rows=2))):
-        plan = decode_all(u, (Gene(0, 3, blocks, cached=-1, on_vector=(0, planes, 0)),))
+    """As the rules make them, and with other planes and tiles, of several images as well."""
+    u, other = target_graph(EDGE, (4, 32, 14, 14), *body(14)), VectorTiling(tile_planes=3, tile_rows=2)
+    for blocks, planes, tiling, images in ((1, 3, None, 1), (2, 5, None, 1), (2, 4, other, 1), (1, 3, None, 2), (1, 4, other, 2)):
+        plan = decode_all(u, (Gene(0, 3, blocks, cached=-1, on_vector=(0, planes, 0), images=images),))
         assert isinstance(plan, Plan)
         segment = plan.segments[0]
         if tiling is not None:
@@ -120,7 +120,7 @@ def test_plans_say_what_vector_makes_and_have_genes() -> None:
         assert parse_plan(plan.to_json()) == plan
         genome = genome_of(u, plan)
         assert genome is not None
-        assert genome[0].on_vector == (0, planes, 0)
+        assert (genome[0].on_vector, genome[0].images) == ((0, planes, 0), images)
         assert bool(genome[0].pinned) == (tiling is not None)
         assert decode_all(u, genome) == plan
 
