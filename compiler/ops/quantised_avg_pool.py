@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.pooling import means_of_sums
 from compiler.ops.base import Lowering, VectorTiles, VectorWork
 from compiler.ops.integer_elementwise import MOST, ROUNDER
-from compiler.ops.quantised_avg_pool_emitter import CLASS, CONSTANTS, AverageJob, count_folded, rooms
+from compiler.ops.quantised_avg_pool_emitter import CLASS, CONSTANTS, AverageJob, MeanFactors, count_folded, rooms
 from compiler.ops.window_geometry import SlidingSpec
 from compiler.plan.plan import VectorTiling
 from compiler.target.capabilities import least_ub_blocks
 from compiler.target.target_op import EmitInputs
+from simulator.kernel_addresses import record_row
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.parts import DataType
@@ -202,6 +203,8 @@ class AverageSpec(SlidingSpec):
         least, greatest = pool.y_q.limits
         pixels = self.in_h * self.in_w
         scale = sx / (sy * np.float32(pixels)) if self.whole else sx
+        less, more = (-zx * pixels, zy - ROUNDER) if self.whole else (-zx, zy)
+        factors = less, float(scale), float(sy), more, -self._centre, least - zy, greatest - zy, ROUNDER
         return AverageJob(
             **self.common(inputs),
             **self.geometry,
@@ -210,16 +213,12 @@ class AverageSpec(SlidingSpec):
             chunk=self.chunk,
             halvings=self.halvings,
             exact=int(self.exact),
-            less=float_bits(-zx * pixels if self.whole else -zx),
-            times=float_bits(float(scale)),
-            over=float_bits(float(sy)),
-            more=float_bits(zy - ROUNDER if self.whole else zy),
-            centre=float_bits(-self._centre),
-            low=float_bits(least - zy),
-            high=float_bits(greatest - zy),
-            rounder=float_bits(ROUNDER),
+            factors=MeanFactors(*map(float_bits, factors)),
             tile_planes=self.planes_of_tile(inputs.tiling),
         )
+
+    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[Any, ...]], NDArray[np.int64]]:
+        return AverageJob, record_row(self.job(inputs))
 
     def tables(self) -> list[NDArray[np.int64]]:
         """int64 [values + 1, CLASS] by the count of values in a window: the count as float32 bits, 1 if any order is exact, `_Means`."""

@@ -33,14 +33,28 @@ CLASS = 4  # words of a class of windows, see `AverageSpec.tables`
 _STILL: Axes = (0, 0, 0)
 
 
+class MeanFactors(NamedTuple):
+    """Float32 bits of the steps from sums to integers.
+
+    less, times, over, more: v = (x + less) * times, the mean over `over`, + more.  Of the whole image (sum + less) * times between low and
+    high, rounded, + more.  centre: what is added to sums in float16.  rounder: what is added so that an integer is left.
+    """
+
+    less: int
+    times: int
+    over: int
+    more: int
+    centre: int
+    low: int
+    high: int
+    rounder: int
+
+
 class AverageJob(NamedTuple):
     """Averages of `rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
 
     chunk: pixels that are added at a time where one window is the whole image, else 0; halvings: how often in float16.  padded: whether
     padding counts.  exact: whether windows may be added in any order (`classes`).
-    less, times, over, more: float32 bits; v = (x + less) * times, the mean over `over`, + more.  Of the whole image (sum + less) * times
-    between low and high, rounded, + more.  centre: float32 bits of what is added to sums in float16.
-    rounder: float32 bits of what is added so that an integer is left.
     """
 
     dtype: int
@@ -60,14 +74,7 @@ class AverageJob(NamedTuple):
     chunk: int
     halvings: int
     exact: int
-    less: int
-    times: int
-    over: int
-    more: int
-    centre: int
-    low: int
-    high: int
-    rounder: int
+    factors: MeanFactors
     tile_planes: int
     tile_rows: int
     tile_columns: int
@@ -217,17 +224,17 @@ def _in_order(
             for p in range(planes):
                 from_, to = first_pixel + p * tile.high * tile.wide, floats + p * WIDE * one
                 cursor = convert_runs(out, cursor, _F32, job.tag, to, WIDE, WIDE * wide, from_, 1, tile.wide, wide, high, job.source)
-        if job.less != 0:
-            cursor = flat(out, cursor, _VADDS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.less)
-        cursor = flat(out, cursor, _VMULS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.times)
+        if job.factors.less != 0:
+            cursor = flat(out, cursor, _VADDS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.factors.less)
+        cursor = flat(out, cursor, _VMULS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.factors.times)
     window_top, window_left = tile.iy + y - y0, tile.ix + z - x0
     inner = TileBox(box.planes, box.rows, box.columns, box.oy, box.ox, high, wide, window_top, window_left, box.pitch, box.plane_pitch)
     cursor = _sums(out, cursor, job, target, floats, inner)
     cursor = _means(out, cursor, job, target, number, classes, inner)
     n, ds = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.plane_pitch)
-    cursor = flat(out, cursor, _VFILL, _F32, job.tag, number + 1, -1, -1, -1, 0, 0, 1, job.over)
+    cursor = flat(out, cursor, _VFILL, _F32, job.tag, number + 1, -1, -1, -1, 0, 0, 1, job.factors.over)
     cursor = grid(out, cursor, _VDIV, _F32, job.tag, n, target, ds, target, ds, number + 1, _STILL, 0)
-    return grid(out, cursor, _VADDS, _F32, job.tag, n, target, ds, target, ds, -1, _STILL, job.more)
+    return grid(out, cursor, _VADDS, _F32, job.tag, n, target, ds, target, ds, -1, _STILL, job.factors.more)
 
 
 @njit(cache=True)
@@ -266,13 +273,13 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
     one = _full(box.ix, job.sw, job.kw, box.wide, box.columns, -1)
     size_h = box.rows * box.columns  # where pixels were
     if one < 0:
-        cursor = flat(out, cursor, _VFILL, _F16, job.tag, halves, -1, -1, -1, 0, 0, HALF * box.planes * size_h, job.centre)
+        cursor = flat(out, cursor, _VFILL, _F16, job.tag, halves, -1, -1, -1, 0, 0, HALF * box.planes * size_h, job.factors.centre)
     else:
         n, hs, parts = _axes(box.columns, box.rows, box.planes, box.columns, size_h, HALF, job.sw)
         ss: Axes = (hs[0] * job.sw if parts > 1 else 1, HALF * box.wide, size_v)
         for part in range(parts):
             source_block = target + HALF * (box.ix + one) + part
-            cursor = grid(out, cursor, _VADDS, _F16, job.tag, n, halves + part, hs, source_block, ss, -1, _STILL, job.centre)
+            cursor = grid(out, cursor, _VADDS, _F16, job.tag, n, halves + part, hs, source_block, ss, -1, _STILL, job.factors.centre)
     for kx in range(job.kw):
         x0, x1 = _results(box.ix + kx, job.sw, box.wide, box.columns)
         if kx == one or x1 <= x0:
@@ -365,12 +372,12 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
             count -= count // 2
         # one pixel is left: zero point, scale, limits, rounding
         y = sums + job.tile_planes * WIDE * most_left
-        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.less)
-        cursor = flat(out, cursor, _VMULS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.times)
-        cursor = flat(out, cursor, _VMAXS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.low)
-        cursor = flat(out, cursor, _VMINS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.high)
-        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.rounder)
-        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.more)
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.less)
+        cursor = flat(out, cursor, _VMULS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.times)
+        cursor = flat(out, cursor, _VMAXS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.low)
+        cursor = flat(out, cursor, _VMINS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.high)
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.rounder)
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.more)
         cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, y, sums, planes, 1, 1, 1, WIDE, _F32)
         cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, 0, 1, planes, y)
     return cursor
