@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE2, UB, Ints, Steps, along, compile_once, copy, flat, strided
+from compiler.instructions.builders import DDR, MTE2, UB, Ints, Steps, along, compile_once, copy, flat, inlined, strided
 from compiler.instructions.conversion import WIDE, stride_blocks
 from compiler.instructions.node_context import UB_SLOT, Node, Work, count_operands, locate_operand, locate_result, read_table
 from compiler.instructions.repeats import by_planes
@@ -92,7 +92,7 @@ class _Tile(NamedTuple):
     size: int
 
 
-@njit(cache=True)
+@inlined
 def _address(places: Ints, place: int, t: _Tile) -> int:
     """Address of an operand of a step; -1 without one."""
     if place < 0:
@@ -104,13 +104,13 @@ def _address(places: Ints, place: int, t: _Tile) -> int:
     return t.slot + begin + (of_tile * t.size + of_plane) * t.first
 
 
-@njit(cache=True)
+@inlined
 def _broadcast(places: Ints, place: int) -> int:
     """0 for an operand that is one block, else 1."""
     return int(place >= 0 and places[place, EXTENT] + places[place, EXTENT + 1] + places[place, EXTENT + 2] > 0)
 
 
-@njit(cache=True)
+@inlined
 def _apart(places: Ints, place: int, size: int) -> tuple[int, Steps]:
     """Blocks of an operand from plane to plane; from block to block, and from eight to the next eight."""
     if place < 0:
@@ -119,7 +119,7 @@ def _apart(places: Ints, place: int, size: int) -> tuple[int, Steps]:
     return (of_tile * size, (1, REPEAT_BLOCKS)) if of_tile else (of_plane, (int(of_plane == PIXEL_BLOCKS), 0))
 
 
-@njit(cache=True)
+@inlined
 def _beside(out: Code, cursor: int, tag: int, step: Ints, places: Ints, t: _Tile) -> int:
     """Emit a step plane by plane."""
     _, op, dtype, d, s, s1, s2, imm, _, _ = step
@@ -132,7 +132,7 @@ def _beside(out: Code, cursor: int, tag: int, step: Ints, places: Ints, t: _Tile
     return cursor
 
 
-@njit(cache=True)
+@inlined
 def _step(out: Code, cursor: int, tag: int, step: Ints, places: Ints, t: _Tile) -> int:
     """Emit a step of any mode."""
     mode, op, dtype, d, s, s1, s2, imm, argument, _ = step
