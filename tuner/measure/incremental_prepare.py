@@ -258,11 +258,14 @@ class Preparer:
         for (begin, end), unchanged in zip(streams.tolist(), s.same_rows, strict=True):
             changed = begin + unchanged if stays else begin
             self._engine[changed:end] = s.stream[changed:end]
+        # rows of a stream that lies elsewhere than before have other numbers: it shares none
+        in_place = np.array_equal(start, self._streams[:, 0])
+        same_rows = start + s.same_rows if in_place else np.full(cores, -1, np.int64)
         self._streams, slots = streams, self._slots
         marks, slots_from, source = self._cursors[: self._rows], self._slots_from[: self._rows], self._source[:slots]
         transfers = int(s.parts[:, TRANSFERS].sum())
         entries = Entries(self._word, self._queues, s.stream, streams, slots, transfers, source, marks, slots_from, EVERY)
-        return entries, same, start + s.same_rows, suffix
+        return entries, same, same_rows, suffix
 
     def _lay_out(self, schedule: Schedule, cores: int) -> None:
         """Room for the entries of a schedule, and some more."""

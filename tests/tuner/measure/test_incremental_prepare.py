@@ -12,7 +12,7 @@ from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode, plan_of
-from compiler.space.gene import Genome
+from compiler.space.gene import Gene, Genome, block_counts
 from compiler.space.mutators import random_genome, repaired
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
@@ -60,6 +60,24 @@ def test_times_without_records_equal_the_linked_program(network: str, machine_na
             assert found[level].cycles == wanted[level].cycles
             assert found[level].load_store_cycles == wanted[level].load_store_cycles
             assert found[level].busy_cycles.tolist() == wanted[level].busy_cycles.sum(0).tolist()
+
+
+def test_snapshots_do_not_outlive_moved_streams() -> None:
+    """Streams of later cores move when there is more room for each; a row number of before means another instruction then."""
+    machine = load_machine("ascend310")
+    target_graph = make_unit(lower(light_model("squeezenet")), machine, DataType.float16)
+    compiler = Compiler(target_graph, records=False)
+    timer, plain, starts, count = Timer(compiler, machine), Timer(compiler, machine, resuming=False), [], len(target_graph.operators)
+    for changed in range(count, 0, -1):  # more and more operators, from the last on, in as many blocks as there are
+        blocks = [1 if k < changed else block_counts(target_graph, k, k + 1)[-1] for k in range(count)]
+        genes = [gene for k in range(count) if decode(target_graph, gene := Gene(k, k + 1, blocks[k], cores=(1,))) is not None]
+        parts = compiler.parts(plan_of(target_graph, [plan for gene in genes if (plan := decode(target_graph, gene)) is not None]))
+        if len(genes) < count or isinstance(parts, Infeasible):
+            continue
+        schedule = timer.scheduled(parts)
+        starts.append(schedule.stream_start)
+        assert timer.simulated(schedule, ("none",))["none"].cycles == plain.times(parts, ("none",))["none"].cycles
+    assert len(set(starts)) > 1
 
 
 def test_a_schedule_does_not_remember_the_one_before() -> None:
