@@ -1,6 +1,6 @@
 """Tweaks of segments that the cost estimate cannot distinguish: tried on all segments of a program, one tweak after the other.
 
-`CHANGES` has them in the order of the trials.  Prefetch of weights (`ahead_kib`) is no tweak: with 64 to 512 KiB MobileNet and ShuffleNet
+`CHANGES` has them in the order of the trials.  Prefetch of weights is no tweak: with 64 to 512 KiB MobileNet and ShuffleNet
 are no faster at level `none`.
 """
 

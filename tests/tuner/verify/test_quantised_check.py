@@ -212,8 +212,8 @@ def test_command_explains_the_difference_of_fixed_point(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)["check"]["integers"]
     assert (told["operators"], told["differing"], set(told["fixed_point_steps"])) == (3, 0, {"1"})
     assert main(["run", str(out), "--input", "random:3", "--check"]) == 0
-    said = f"off onnxruntime's: {told['fixed_point_steps']['1']} by 1 steps"
-    assert any(line.endswith(said) for line in capsys.readouterr().out.splitlines())
+    steps = f" {told['fixed_point_steps']['1']} by 1 steps"
+    assert any("TFLite" in line and line.endswith(steps) for line in capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.parametrize(
