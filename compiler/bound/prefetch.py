@@ -138,7 +138,7 @@ def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Se
         cost, gain = (np.concatenate([[0.0], np.cumsum(values[order])]) for values in (cost_of, gain_of))
         allowed = totals > start  # strictly above `start`: at `start` the curve keeps its value from below
         spare = totals[allowed] - start
-        last = np.searchsorted(cost, spare, side="right") - 1  # last fully finished share, free ones included
+        last = np.searchsorted(cost, spare, side="right") - 1  # last fully finished share, with shares that cost no work
         after = np.minimum(last + 1, len(cost) - 1)
         more = gain[last] + (gain[after] - gain[last]) * (spare - cost[last]) / np.maximum(cost[after] - cost[last], 1e-9)
         best_gain[allowed] = np.maximum(best_gain[allowed], weights[members].sum() + more)

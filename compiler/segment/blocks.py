@@ -355,7 +355,7 @@ def _touch(
             for i in range(made_start[s], made_start[s + 1]):
                 k = maker_of[i]
                 a, b = _hull(a, b, computed[k, t, 0], computed[k, t, 1])
-                # a block may store rows that an earlier one computed
+                # a block may store rows that an earlier block computed
                 a, b = _hull(a, b, stored[k, t, 0], stored[k, t, 1])
             touched[s, t, 0], touched[s, t, 1] = a, b
             fresh[s, t, 0], fresh[s, t, 1] = a, b

@@ -229,7 +229,7 @@ def _divided(target_graph: TargetGraph, kernel: int, count: int) -> tuple[Target
         return ()
     parts = (spec.channel_part(index * wide, (index + 1) * wide, dtype) for index in range(count))
     valid_parts = tuple(part for part in parts if part is not None)
-    alike = len({part.n1 for part in valid_parts if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all of them
+    alike = len({part.n1 for part in valid_parts if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all parts
     return valid_parts if len(valid_parts) == count and alike else ()
 
 
@@ -478,7 +478,7 @@ def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operato
     last = {(k, spec.y): start + index for index, (k, spec) in enumerate(new_operators)}
     read = {
         k: [index for (of, y), index in last.items() if of == k and y.overlaps(target_graph.operators[k].y)] for k in range(start, stop)
-    }  # by others
+    }  # new operators that readers of an original operator read
 
     def places(of: Iterable[int]) -> list[int]:
         return sorted(index for k in of for index in ((k,) if k < start else (k + growth,) if k >= stop else read[k]))
@@ -487,7 +487,7 @@ def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operato
     operators = (*target_graph.operators[:start], *specs, *_moved(target_graph, growth)[stop:])
     outside = ((k, sources) for k, sources in target_graph.producers.items() if not start <= k < stop)
     producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
-    makers: dict[int, list[TargetOp]] = {}  # by their storages
+    makers: dict[int, list[TargetOp]] = {}  # new operators by the storages of their results
     for (k, _), spec in zip(new_operators, specs, strict=True):
         before = [target_graph.operators[s] for s in target_graph.producers[k] if s < start]
         sources = before + [source for storage in sorted({read.storage for read in spec.reads}) for source in makers.get(storage, ())]

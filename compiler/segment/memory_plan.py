@@ -195,7 +195,7 @@ def place_segment(
             return Infeasible(segment_label(plan), demand)
         demands.append(demand)
     target_graph, blocks = strips[0]
-    # memory by memory: persistent tensors take the top of L1, a machine without UB has a region of L1 for it
+    # memory by memory: persistent tensors take the top of L1, and a machine without UB has a region of L1 in its place
     machine, addresses, peaks, requested = target_graph.machine, {}, {}, {}
     rule, region = conflict_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, demands):
@@ -336,7 +336,7 @@ def conflict_rule(target_graph: TargetGraph, blocks: Blocks, sliding: bool, wind
     return _sliding_rule(target_graph, blocks, window == 1) if sliding else None
 
 
-@lru_cache(maxsize=4096)  # one object for one rule, so that caches find it again
+@lru_cache(maxsize=4096)  # equal rules must be one object, because they are keys of caches
 def _sliding_rule(target_graph: TargetGraph, blocks: Blocks, one_block: bool) -> Conflicts:
     return lambda requests: find_conflicts(target_graph, blocks, requests, one_block)
 

@@ -116,7 +116,7 @@ def _strip(target_graph: TargetGraph, start: int, stop: int, index: int, count: 
         for reader in target_graph.consumers[k]:
             if reader < stop:
                 produced[k] = produced[k].hull(_read(target_graph, reader, spec.y, main[reader], produced[reader]))
-        produced[k] = produced[k] if produced[k].size else Columns(0, 1)  # without readers no row of it is computed
+        produced[k] = produced[k] if produced[k].size else Columns(0, 1)  # results without readers have no rows
         main[k] = demand(spec.operator, produced[k], spec.in_w, COLUMNS)
         main[k] = Columns(main[k].start // spec.pixels_per_block * spec.pixels_per_block, main[k].stop)
         touch(spec.y, produced[k])

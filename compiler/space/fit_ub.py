@@ -92,7 +92,7 @@ class _TilingRequests:
         return sum([request.size for request in common if not request.touched])
 
     def splits(self, index: int) -> int:
-        """Largest n1 of a weight chunk whose bias takes too much of UB; 0 if the bias does not."""
+        """Largest legal n1 of a weight chunk if the bias of the operator's chunks takes too much of UB, else 0."""
         product, tiling = product_of(self.target_graph.operators[self.layout.start + index]), self.tilings[index]
         if product is None or not isinstance(tiling, ConvTiling):
             return 0

@@ -47,9 +47,9 @@ def spread(target_graph: TargetGraph, genome: Genome) -> Genome:
 
 
 def everywhere(target_graph: TargetGraph, gene: Gene, width: int) -> Gene:
-    """Gene on the first `width` cores; on core 0 if it is a single operator with too few rows and channels for all cores.
+    """Gene on the first `width` cores; on core 0 if the segment is a single operator with too few rows and channels for all cores.
 
-    A segment that fits in no such form gets enough blocks for all cores; the caller has to cut it until it fits.
+    A segment that fits with neither split gets enough blocks for all cores; the caller has to cut this segment until it fits.
     """
     cores = tuple(range(width))
     if gene.cores == cores:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from compiler.target.target_graph import TargetGraph
 
-Legal = Callable[[TargetGraph, Any, Any], str | None]  # expected values in words, for an illegal value of a gene; None: it is legal
+Legal = Callable[[TargetGraph, Any, Any], str | None]  # accepted values in words if the value of a gene is illegal, else None
 LAST = 1 << 30  # rank of a mark that comes last
 
 
