@@ -1,9 +1,9 @@
-"""Prefetch bound, Theorem 2 of `docs/bounds.md`: weights whose operators need earlier work fit on chip only up to the chip's size.
+"""Prefetch bound, Theorem 2 of `docs/bounds.md`: the size of the chip limits the weights that can be loaded before their operators run.
 
-A weight is finished when all its products are computed.  Its input channel was complete then, so all operators that produced this channel
-are finished as well.  Operators two products back are finished entirely.  So some work can finish only a limited number of weight
-bytes.  The other weights are still to be loaded, except those that fit on chip.  Channels of a concatenation may wait for different
-operators.
+A weight is finished when all its products are computed.  Its input channel is complete then, so all operators that produced this channel
+are finished as well.  Operators two products back are finished entirely.  So a given amount of work can finish only a limited number of
+weight bytes.  All other weights are still to be loaded, except weights that are on chip.  Channels of a concatenation may wait for
+different operators.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 class UnfinishedWeights(NamedTuple):
     """Curve of unfinished weights.
 
-    work, weights_left: float64 [p]; while no more than work[i] is done, at least weights_left[i] bytes are not finished.
+    work: float64 [p], cycles.  weights_left: float64 [p], bytes; with at most work[i] cycles done, at least weights_left[i] are unfinished.
     """
 
     work: Floats
@@ -34,14 +34,17 @@ class UnfinishedWeights(NamedTuple):
 
 
 class ChannelShare(NamedTuple):
-    """Part of an operator's weights, and operators that are finished as soon as one of these weights is (docs/bounds.md, Lemma 4)."""
+    """Share of an operator's weights with equal predecessors (docs/bounds.md, Lemma 4).  part: fraction of the operator's weights.
+
+    before: operators that are finished as soon as one weight of the share is finished.
+    """
 
     part: float
     before: Ops
 
 
 class _Channels:
-    """Sets of operators that are finished when a channel of a leaf is complete: int64 [c] of each leaf, numbers of sets."""
+    """Sets of operators that are finished when a channel of a leaf is complete.  of: leaf -> numbers of its channels' sets, int64 [c]."""
 
     def __init__(self) -> None:
         self.sets: list[Ops] = [NO_OPERATORS]
@@ -55,23 +58,23 @@ class _Channels:
         return self._numbers[ops]
 
     def joined(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Union of sets per row: int64 [r] for rows of numbers [r, several]."""
+        """Number of the union of sets, int64 [r], for rows of numbers of sets, int64 [r, n]."""
         unique_rows, row = np.unique(rows, axis=0, return_inverse=True)
         numbers = [self.number(NO_OPERATORS.union(*(self.sets[i] for i in set(numbers_of_row)))) for numbers_of_row in unique_rows.tolist()]
         return np.array(numbers, np.int64)[row.reshape(-1)]
 
 
 def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[ChannelShare, ...]]:
-    """Weights of every operator, by the operators that are finished as soon as one of them is."""
+    """Shares of every operator's weights.  needs: dependences of the graph."""
     channels, shapes = _Channels(), target_graph.graph.shapes
     makers = {leaf.name: leaf for leaf in needs.produced}
     touches = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.produced, *needs.given) for r in leaf.readings}
-    complete: list[Ops] = []  # finished when all of a result is complete, the operator included
+    complete: list[Ops] = []  # per operator: operators, with itself, that are finished when its full result is complete
     shares: list[tuple[ChannelShare, ...]] = []
     for spec in target_graph.operators:
         op, k = spec.operator, spec.index
-        read: list[NDArray[np.int64]] = []  # per operand, [c]: set of each channel, -1 for an unread one
-        wholly: list[Ops] = []  # per operand: operators finished when all of it is complete
+        read: list[NDArray[np.int64]] = []  # per operand, [c]: number of the set of each channel, -1 for an unread channel
+        wholly: list[Ops] = []  # per operand: operators that are finished when the full operand is complete
         for operand, name in enumerate(op.operands):
             numbers, of_all = np.full(shapes[name][1], -1, np.int64), NO_OPERATORS
             for part, of_leaf, positions in needs.parts[name]:
@@ -93,7 +96,10 @@ def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[Chann
 
 
 def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], wholly: Ops, count: int) -> NDArray[np.int64]:
-    """Sets of the channels of a result, int64 [count].  wholly: finished when all of the first operand is complete."""
+    """Numbers of the sets of a result's channels, int64 [count].  read: per operand, numbers of the sets of its channels.
+
+    wholly: operators that are finished when the full first operand is complete.
+    """
     first, *further = read
     if mixes(op):
         first = np.full(count, channels.number(wholly), np.int64)
@@ -107,11 +113,12 @@ def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], w
 
 
 def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> UnfinishedWeights:
-    """Curve of unfinished weights.  work: cycles of every operator.  weights: bytes of every operator.  shares: see `finished_before`.
+    """Curve of unfinished weights.  shares: see `finished_before`.
 
-    spread: cycles of work that finishing all weights of an operator takes; a part of the weights takes a proportional part.  For an amount
-    of work, the share with the most work before it is chosen: all weights of the operators before it are finished.  The remaining work
-    finishes other shares with no more work before them, cheapest per byte first.
+    work: float64 [operators], cycles.  weights: float64 [operators], bytes.  spread: float64 [operators], cycles that finish all weights of
+    an operator; a part of the weights takes a proportional part.  For an amount of work, the share with the most work before it is chosen:
+    all weights of the operators before this share are finished.  The remaining work finishes other shares with at most as much work before
+    them, cheapest per byte first.
     """
     operator_of = np.array([k for k, members in enumerate(shares) for _ in members if weights[k] > 0], np.int64)
     flat_shares = [share for k, members in enumerate(shares) for share in members if weights[k] > 0]
@@ -129,9 +136,9 @@ def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Se
         inside[members] = True
         order = ratio[(done[ratio] <= start) & ~inside[operator_of[ratio]]]
         cost, gain = (np.concatenate([[0.0], np.cumsum(values[order])]) for values in (cost_of, gain_of))
-        allowed = totals > start  # at `start` itself nothing is added: the bound holds just below
+        allowed = totals > start  # strictly above `start`: at `start` the curve keeps its value from below
         spare = totals[allowed] - start
-        last = np.searchsorted(cost, spare, side="right") - 1  # last fully finished share, free ones included
+        last = np.searchsorted(cost, spare, side="right") - 1  # last fully finished share, with shares that cost no work
         after = np.minimum(last + 1, len(cost) - 1)
         more = gain[last] + (gain[after] - gain[last]) * (spare - cost[last]) / np.maximum(cost[after] - cost[last], 1e-9)
         best_gain[allowed] = np.maximum(best_gain[allowed], weights[members].sum() + more)

@@ -1,10 +1,9 @@
-"""Features of a segment (and, summed, of a program) without lowering it: the input of the cost model.
+"""Features of a segment (and, summed, of a program) without lowering: the input of the cost model.
 
-Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
-means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables.  Those of engines, instructions and
-products are of the core with most of the segment's iterations or channels, bytes are of all cores.  Features of stages:
-`cost.stage_features`.  The top of `tests/compiler/cost/test_counted.py` lists which are exact counts of the emitted records and which are
-estimates, and the tests check it.
+Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are scaled as log2(1 + x); intensive features
+are means weighted by operators.  Cycles are uncontended estimates from the tables of `simulator.npu.cycles`.  Cycles of engines, and
+numbers of instructions and products, are those of the core with most iterations or channels; bytes are sums over all cores.  Features of
+stages are in `cost.stage_features`.  The top of `tests/compiler/cost/test_counted.py` separates exact counts of records from estimates.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from simulator.npu.cycles import cost_tables
 from simulator.npu.level import NO_CONTENTION, Level
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
-Each = NDArray[np.float64] | np.float64  # [n], or one for all
+Each = NDArray[np.float64] | np.float64  # [n], one per row of features, or a scalar for all rows
 
 FEATURE_SET = "schedule-10"
 _EXTENSIVE = (
@@ -66,7 +65,7 @@ _OF_VECTOR = [
 
 
 def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
-    """Features of one segment before scaling, float64 [len(FEATURES)]: add them up for a program, then `scale_features`."""
+    """Features of one segment before scaling, float64 [len(FEATURES)]; features of a program are their sum, then `scale_features`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         raise ValueError(str(segment))
@@ -79,7 +78,7 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
         totals[_OF_ONE] = sums[segment.largest, _OF_ONE]
         totals[_A_CORES] = sums[:, _A_CORES].max(0)
         out = totals.tolist()
-    # rates of DDR and of the shared memory apply to the segment, not to its parts
+    # all parts of a segment share the rates of DDR and of the shared memory
     cores = len(plan.cores)
     read_rate, write_rate = ddr_rates(target_graph.machine, cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
@@ -96,7 +95,7 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
 
 
 def _of_strips(segment: Segment, part: int) -> list[float]:
-    """Sum of the features over all strips of a part; intensive features are those of the middle strip."""
+    """Features of a part: sums over all strips; intensive features are taken from the middle strip."""
     strips = segment.strips(part)
     if len(strips) == 1:
         return _sums(segment, strips[0])
@@ -108,9 +107,9 @@ def _of_strips(segment: Segment, part: int) -> list[float]:
 
 
 def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
-    """Features of a strip, summed over the cores that share a segment's channels.
+    """Features of a strip; features in `_OF_A_CORE` are those of the core with most iterations.
 
-    A list: single numbers of an array cost several times as much.
+    The features are a list, because access to single numbers of an array takes several times as long.
     """
     plan, groups, together, cores = segment.plan, strip.target_graph.images, strip.target_graph.together, segment.outline.dealt
     images = groups * together
@@ -141,7 +140,7 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 
 @lru_cache(maxsize=4096)
 def _tensor_blocks_in_l1(strip: StripBlocks, prefetch: int, window: Window) -> int:
-    """Blocks of L1 that hold tensors."""
+    """Number of blocks of L1 that hold tensors."""
     target_graph, blocks = strip
     l1_blocks = 0
     for storage, count in slot_counts(target_graph, blocks, prefetch, window).items():
@@ -152,10 +151,10 @@ def _tensor_blocks_in_l1(strip: StripBlocks, prefetch: int, window: Window) -> i
 
 
 class _OpContext(NamedTuple):
-    """Inputs of an operator's features that come from its model and its segment.
+    """Inputs of an operator's features, from its model and its segment.  kind: cost class.  heights: (rows, number of blocks) pairs.
 
-    reads: per operand, whether it is in L1, and whether the segment computes it there.  shared: per operand, whether it is in the shared
-    memory instead of DDR.  staged: whether its weights are in the shared memory.  strips: see `TargetGraph`.
+    inside: whether the result stays in L1.  reads: per operand, whether it is in L1, and whether the segment computes it there.
+    shared: per operand, whether the shared memory has it instead of DDR.  staged: whether the shared memory has the weights.
     """
 
     kind: CostClass
@@ -172,9 +171,9 @@ class _OpContext(NamedTuple):
 
 
 class _SegmentBytes(NamedTuple):
-    """Traffic of a segment that does not depend on tilings: contexts of its operators, blocks stored per image (DDR, shared memory), loads.
+    """Traffic of a segment that does not depend on tilings.  contexts: context of every operator.
 
-    A load has a number of blocks, and whether it comes from the shared memory.
+    stored: blocks stored per image (DDR, shared memory).  loaded: per load, number of blocks, and whether the shared memory has them.
     """
 
     contexts: tuple[_OpContext, ...]
@@ -217,7 +216,7 @@ def _of_operator(context: _OpContext, tiling: Tiling, groups: int, together: int
 
 
 def operator_cycles(strip: StripBlocks, index: int, tiling: Tiling) -> float:
-    """Cycles of the busiest engine that operator `index` of a segment needs for all blocks of an image, without transfers."""
+    """Cycles of the busiest engine of operator `index` of a segment for all blocks of an image, without transfers."""
     features = _of_operator(_segment_bytes(strip).contexts[index], tiling, 1, 1, 1)
     return float(max(features[_BUSY_OF_ONE]))
 
@@ -235,7 +234,7 @@ def _product(
 
 
 def _tiles(spec: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
-    """Tiles of an image as (planes, rows, columns, count): full tiles, and smaller ones at the end of each axis."""
+    """Tiles of an image as (planes, rows, columns, count): full tiles, and smaller tiles at the end of each axis."""
     across = tiling.tile_columns or spec.out_w
     deep, wide = nonempty_pieces(spec.y.planes, as_vector_op(spec).planes_of_tile(tiling)), nonempty_pieces(spec.out_w, across)
     high: dict[int, int] = {}
@@ -274,10 +273,10 @@ def _vector(context: _OpContext, tiling: VectorTiling, images: int, read_rate: f
 
 
 def expected_cycles(raw: NDArray[np.float64], level: Level = NO_CONTENTION) -> NDArray[np.float64]:
-    """Estimated cycles of one raw vector, or [n] of [n, F], at a contention level, before any measurement.
+    """Estimated cycles at a contention level before any measurement: float64 [n] for raw features [n, F], or a scalar for one vector.
 
-    The geometric mean of two cases: operators overlap as far as engines and DDR allow, and operators run one after the other.  The real
-    overlap is unknown at this point.
+    The estimate is the geometric mean of two cases: in the first, only engines and DDR limit the overlap of operators; in the second,
+    operators run one after the other.  The real overlap is not known yet.
     """
     return _expected(raw, np.float64(level.share), np.float64(level.latency_cycles))
 
@@ -290,7 +289,7 @@ def _expected(raw: NDArray[np.float64], share: Each, latency: Each) -> NDArray[n
 
 
 def _waits(raw: NDArray[np.float64], latency: Each) -> NDArray[np.float64]:
-    """Cycles that the level adds if every block waits for its first data."""
+    """Cycles of the level's latency if every block waits for its first data."""
     return np.asarray(raw[..., _AT["iterations"]] * latency)
 
 
@@ -300,7 +299,7 @@ def _moving(raw: NDArray[np.float64], share: Each) -> NDArray[np.float64]:
 
 
 def _serial(raw: NDArray[np.float64], slower: Each) -> NDArray[np.float64]:
-    """Cycles of one operator after the other, interpolated between the ratios of the features, and extrapolated beyond them."""
+    """Cycles if operators run one after the other, interpolated between ratios in `SERIAL`.  slower: ratio by which DDR is slower."""
     ratios = np.array(list(SERIAL.values()), np.float64)
     i = np.clip(np.searchsorted(ratios, slower), 1, len(ratios) - 1)
     serial = raw[..., _SERIAL]
@@ -309,7 +308,7 @@ def _serial(raw: NDArray[np.float64], slower: Each) -> NDArray[np.float64]:
 
 
 def scale_features(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
-    """Scaled features, float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
+    """Scaled features, float32 [F] or [n, F] like `raw`: extensive features as log2(1 + x), intensive features per operator."""
     x = np.array(raw, np.float64)
     operators = np.maximum(1.0, x[..., _AT["operators"]])
     out = x.copy()
@@ -324,7 +323,7 @@ def scale_features(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> 
 
 
 class ModelInput(NamedTuple):
-    """Input of the cost model of one level.  columns: float32 [n, more than F].  expected: float64 [n], the estimate that it corrects."""
+    """Input of the cost model of one level.  columns: float32 [n, more than F].  expected: float64 [n], estimate to be corrected."""
 
     columns: NDArray[np.float32]
     expected: NDArray[np.float64]
@@ -334,10 +333,10 @@ _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
 def model_input(features: NDArray[np.float32]) -> ModelInput:
-    """Cost model's input from `scale_features` features float32 [n, F + C], each row followed by its condition (`cost.level_conditions`).
+    """Input of the cost model.  features: float32 [n, F + C], rows of scaled features and condition (`cost.level_conditions`).
 
-    Cycles of engines are added as shares of the estimate: trees split one column at a time, so from cycles alone they learn the size of a
-    segment long before they learn its bottleneck.
+    Cycles of engines are added as shares of the estimate: trees split one column at a time, so from cycles alone a tree learns the size of
+    a segment long before the segment's bottleneck.
     """
     logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
     raw = np.exp2(logs) - 1.0
@@ -350,5 +349,5 @@ def model_input(features: NDArray[np.float32]) -> ModelInput:
 
 
 def estimate_cycles(features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cycles by the closed-form estimate alone, float64 [n], from the same features as `model_input`."""
+    """Cycles of the closed-form estimate alone, float64 [n].  features: see `model_input`."""
     return model_input(features).expected

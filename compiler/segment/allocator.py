@@ -1,8 +1,9 @@
 """Allocator: addresses of buffers with lifetimes in one memory.
 
-Two ways.  The smallest memory: first fit, largest first.  Or the earliest loads: the load into a buffer waits for the last user of its
-place, so each buffer takes the place that has been free for the longest time, in the order of their births.  Tensors come first, and close
-together: their producers wait for operands anyway, and the remaining room is in one part.
+The allocator has two strategies.  First fit, largest buffer first, needs the smallest memory.  `spread` lets loads start earliest: a load
+into a buffer waits for the last user of the buffer's addresses, so every buffer, in the order of births, takes the addresses that have been
+free for the longest time.  Tensors are placed first, and close together: their producers wait for operands anyway, and the remaining room
+stays in one part.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ BufferKind = Literal["arriving", "constants", "expanded", "out", "overlaid", "re
 
 
 class Buffer(NamedTuple):
-    """Buffer by its purpose.  of: the storage of a tensor, else the index of an operator in its segment, or -1.  slot: which of several.
+    """Buffer by its purpose.  of: the storage of a tensor, else the index of an operator in its segment, or -1.  slot: index of the slot.
 
-    constants: bias, scales, masks, counts.  out: the tile that an operator works on or stores.  residual: the tile that it adds.
-    overlaid, arriving, expanded: weights on their way to L1 (`target.weight_expansion`).
+    Kinds of buffers: constants, the bias, scales, masks and counts; out, the tile that an operator computes or stores; residual, the tile
+    that an operator adds; overlaid, arriving and expanded, weights between DDR and L1 (`target.weight_expansion`).
     """
 
     kind: BufferKind
@@ -34,7 +35,7 @@ class Buffer(NamedTuple):
 class BufferRequest(NamedTuple):
     """Request for a buffer of `size` blocks that is live from step `birth` to step `death`, both included.
 
-    touched: the steps that write or read it, as bits; 0: all of them.
+    touched: the steps that write or read the buffer, as bits; 0 for all steps.
     """
 
     buffer: Buffer
@@ -44,7 +45,7 @@ class BufferRequest(NamedTuple):
     touched: int = 0
 
 
-Conflicts = Callable[[Sequence[BufferRequest]], NDArray[np.bool_]]  # requests -> bool [n, n], pairs that must not share
+Conflicts = Callable[[Sequence[BufferRequest]], NDArray[np.bool_]]  # requests -> bool [n, n], pairs that must not share addresses
 
 
 _NO_PAIRS = np.zeros((0, 0), np.bool_)
@@ -52,12 +53,13 @@ _NO_PAIRS = np.zeros((0, 0), np.bool_)
 
 @njit(cache=True)
 def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, offsets: NDArray[np.int64]) -> int:
-    """Fill `offsets` for buffers, int64 [n, 3] of (size, birth, death), in their order; returns the blocks needed in all.
+    """Fill `offsets`, int64 [n] in blocks, for buffers in their order; returns the size of the memory in blocks.
 
-    pairs: bool [n, n], those that must not share, or none.  lives: nor may those share whose lives overlap.
+    spans: int64 [n, 3], (size, birth, death) of every buffer.  pairs: bool [n, n], buffers that must not share addresses; [0, 0] for none.
+    lives: whether buffers with overlapping lives must not share addresses either.
     """
     n = spans.shape[0]
-    by_offset = np.empty(n, np.int64)  # those placed so far, by offset
+    by_offset = np.empty(n, np.int64)  # buffers placed so far, by offset
     peak = 0
     for i in range(n):
         offset, (size, birth, death) = 0, spans[i]
@@ -83,15 +85,15 @@ def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, o
 
 @njit(cache=True)
 def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, capacity: int, offsets: NDArray[np.int64]) -> bool:
-    """Fill `offsets` within `capacity` blocks so that loads run ahead; whether they fit.
+    """Fill `offsets` within `capacity` blocks so that loads run ahead; returns whether the buffers fit.
 
-    spans, pairs: as `first_fit` has them; the first `tensors` take the first place that fits, each of the others the one with the earliest
-    last user, of equals the first.
+    spans, pairs: see `first_fit`.  tensors: number of buffers at the beginning that take the lowest free offset.  Every later buffer takes
+    the free offset with the earliest last user, and of several such offsets the lowest.
     """
     for i in range(spans.shape[0]):
         size, birth, death = spans[i]
         best, since = np.int64(-1), np.int64(0)
-        for c in range(-1, i):  # at 0, or behind one that is placed
+        for c in range(-1, i):  # offset 0, or the end of a buffer that is placed
             offset = offsets[c] + spans[c, 0] if c >= 0 else np.int64(0)
             if offset + size > capacity or (best >= 0 and offset >= best and (i < tensors or since < 0)):
                 continue
@@ -112,16 +114,17 @@ def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, ca
 
 
 def allocate(requests: Sequence[BufferRequest]) -> tuple[dict[Buffer, int], int]:
-    """Offsets, and the blocks needed in all.  Of equal sizes the earlier, then by buffer, so that equal requests get equal offsets."""
+    """Offsets of buffers, and the size of the memory, in blocks; equal requests get equal offsets (`size_order`)."""
     return place_buffers(requests, 0, False)
 
 
 def place_buffers(
     requests: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Conflicts | None = None
 ) -> tuple[dict[Buffer, int], int]:
-    """Offsets as by `allocate`, or, if it still fits, so that loads run ahead.
+    """Offsets of buffers, and the size of the memory, in blocks.
 
-    conflicts: tells which of the ordered requests must not share, if that does not follow from their lifetimes.
+    spread: whether loads should run ahead; if the offsets for this do not fit `capacity`, offsets are those of `allocate`.
+    conflicts: pairs of the ordered requests that must not share addresses, if lifetimes do not decide this.
     """
     ordered = sorted(requests, key=size_order)
     offsets, peak = _placed(ordered, capacity, spread, conflicts)
@@ -129,7 +132,7 @@ def place_buffers(
 
 
 def capacity_test(requests: Sequence[BufferRequest], spread: bool, conflicts: Conflicts | None = None) -> Callable[[int], bool]:
-    """Test whether `place_buffers` stays within a capacity: one test for several capacities, with the common work done once."""
+    """Test whether `place_buffers` stays within a capacity in blocks; work that all capacities have in common is done once."""
     ordered = sorted(requests, key=size_order)
     pairs = _NO_PAIRS if conflicts is None else conflicts(ordered)
     peak = first_fit(_spans(ordered), pairs, conflicts is None, np.empty(len(ordered), np.int64))
@@ -137,13 +140,13 @@ def capacity_test(requests: Sequence[BufferRequest], spread: bool, conflicts: Co
 
 
 def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
-    """Order of allocation: the largest first, of equals the one that is born first."""
+    """Sort key of allocation: largest buffer first, then earliest birth, then the buffer itself."""
     (kind, of, slot), size, birth, _, _ = request
     return -size, birth, kind, str(of), str(slot)  # numbers as text: existing plans keep their addresses
 
 
 def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Conflicts | None) -> tuple[list[int], int]:
-    """Offsets, and the blocks needed in all."""
+    """Offsets in the order of requests, and the size of the memory, in blocks."""
     if conflicts is None and ordered and max([request.birth for request in ordered]) <= min([request.death for request in ordered]):
         return _stacked(ordered, capacity, spread)
     pairs = _NO_PAIRS if conflicts is None else conflicts(ordered)
@@ -155,7 +158,7 @@ def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, confl
 
 
 def _stacked(ordered: Sequence[BufferRequest], capacity: int, spread: bool) -> tuple[list[int], int]:
-    """Stack buffers that are all live at once, as those of a single operator are."""
+    """Stack buffers that are all live at once, such as the buffers of a single operator."""
     offsets, need = [0] * len(ordered), sum([request.size for request in ordered])
     end = 0
     for i in _in_turn(ordered)[0] if spread and need <= capacity else range(len(ordered)):
@@ -165,7 +168,7 @@ def _stacked(ordered: Sequence[BufferRequest], capacity: int, spread: bool) -> t
 
 
 def _in_turn(ordered: Sequence[BufferRequest]) -> tuple[list[int], int]:
-    """Order of allocation in which loads run ahead; how many of the first are tensors."""
+    """Order of allocation in which loads run ahead, and the number of tensors at its beginning."""
     tensors, by_birth = list[int](), list[int]()
     for i, ((kind, _, _), *_) in enumerate(ordered):
         (tensors if kind == "tensor" else by_birth).append(i)
@@ -179,7 +182,7 @@ def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
 
 
 def _spread_out(ordered: Sequence[BufferRequest], pairs: NDArray[np.bool_], capacity: int) -> list[int] | None:
-    """Offsets so that loads run ahead; None if that does not fit, or without requests."""
+    """Offsets with which loads run ahead; None if the buffers do not fit, or without requests."""
     if not ordered:
         return None
     order, tensors = _in_turn(ordered)
@@ -194,7 +197,7 @@ def _spread_out(ordered: Sequence[BufferRequest], pairs: NDArray[np.bool_], capa
 
 
 def live_blocks(requests: Sequence[BufferRequest], steps: int) -> list[int]:
-    """Blocks that are live at each of the first `steps` steps, which are all steps."""
+    """Number of live blocks at every step.  steps: number of steps of all requests."""
     change = [0] * (steps + 1)
     for _, size, birth, death, _ in requests:
         change[birth] += size
@@ -203,7 +206,7 @@ def live_blocks(requests: Sequence[BufferRequest], steps: int) -> list[int]:
 
 
 def fits(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Conflicts | None = None) -> bool:
-    """Whether `place_buffers` stays within `capacity` blocks: mostly clear from sums."""
+    """Whether `place_buffers` stays within `capacity` blocks; sums of sizes mostly decide it."""
     if sum([request.size for request in requests]) <= capacity:
         return True
     if max(live_blocks(requests, max(request.death for request in requests) + 1)) > capacity:
@@ -213,5 +216,5 @@ def fits(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Conflict
 
 @lru_cache(maxsize=1 << 13)
 def packs_within(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Conflicts | None = None) -> bool:
-    """`fits` for requests that sums cannot decide; cached, as every second gene repeats another one's requests."""
+    """`fits` for requests that sums cannot decide; cached, because every second gene repeats the requests of another gene."""
     return _placed(sorted(requests, key=size_order), capacity, False, conflicts)[1] <= capacity

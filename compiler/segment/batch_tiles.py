@@ -1,17 +1,17 @@
-"""Batch tiling: a block is all rows of several images, so that weights that do not stay are loaded once for all of them.
+"""Batch tiling: a block is all rows of several images, so that streamed weights are loaded once for these images.
 
-The tensors of a target graph have n images.  The graph of groups has n / `together`, in each of which an operator repeats its work for
-every image: a segment has fewer iterations and larger slots in L1, and nothing else changes.  Only products see all images of a group at
-once: their loop over tiles of pixels runs over the images too, inside that over chunks of weights.
+The tensors of a target graph have n images.  In the graph of groups, tensors have n / `together` groups, and an operator repeats its work
+for every image of a group.  A segment has fewer iterations and larger slots in L1, and nothing else changes.  Only products process all
+images of a group at once: their loop over tiles of pixels, inside the loop over chunks of weights, runs over the images too.
 
-A slot of L1 has the images of a group plane by plane, one behind the other in each.
+A slot of L1 has the images of a group plane by plane: the images of a plane lie one behind the other.
 
-A constant of one image is read by all of them: in a graph of groups its n is 0.
+All images read a constant that has one image: the n of the constant is 0 in a graph of groups.
 
-Rings of rows (`halo: cache`, persistent tensors) are of one image after the other, so a block here has all rows of its images, and none of
-its tensors are persistent.
+Rings of rows (`halo: cache`, persistent tensors) hold the rows of one image after the other.  So a block here has all rows of its images,
+and no tensor of the segment is persistent.
 
-Images are not rows of one tall image, because windows end at the edges of images and every kind would need a second notion of rows.
+A group is not one tall image: windows end at the edges of images, and every kind of operator would need a second notion of rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from compiler.target.target_graph import TargetGraph
 
 @lru_cache(maxsize=64)
 def counts_together(target_graph: TargetGraph) -> tuple[int, ...]:
-    """Possible numbers of images per group: the divisors of their number."""
+    """Possible numbers of images per group: the divisors of the number of images."""
     return tuple(count for count in range(1, target_graph.images + 1) if target_graph.images % count == 0)
 
 
 def tile_batch(target_graph: TargetGraph, together: int) -> TargetGraph | Infeasible:
-    """Target graph of groups of so many images; the graph itself for one."""
+    """Target graph of groups of `together` images; the graph itself for groups of one image."""
     if together == 1:
         return target_graph
     if together not in (counts := counts_together(target_graph)):

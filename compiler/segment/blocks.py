@@ -1,13 +1,13 @@
 """Blocks: the rows of every tensor that each block of a segment computes, loads and keeps, and the residence of tensors in L1.
 
-Rows are followed backwards with `demand`, the hull taken over consumers.  The rows of a tensor that two blocks need, its halo, are computed
-in both of them.  If an operator caches the halo of its input, they are computed in the first one and stay in L1: the tensor's buffer is a
-ring of rows, and a block computes or loads only the rows that its predecessors did not.
+`demand` maps rows backwards, from results to operands; a tensor with several consumers has the hull of their rows.  The halo of a tensor,
+the rows that two blocks need, is computed in both blocks.  If an operator caches the halo of its input, the first block computes the halo,
+and its rows stay in L1: the tensor's buffer is a ring of rows, and a block computes or loads only the rows that earlier blocks did not.
 
 Rows are int64 [.., 2], (start, stop), empty if start >= stop.
 
-Cached rows are not copied inside L1, which would cost a pass of MTE1 and one of MTE3; hazards in L1 are compared by single blocks of 32
-bytes, since coarser granules delay loads of neighbouring rows.
+Cached rows are not copied inside L1: a copy would cost a pass of MTE1 and a pass of MTE3.  Hazards in L1 are compared by single blocks of
+32 bytes, since coarser granules delay loads of neighbouring rows.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Bools = NDArray[np.bool_]
 
 
 class BlockAllocation(NamedTuple):
-    """Storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
+    """Planes [plane, plane + planes) of a storage that a segment keeps in L1, for the rows of a block.
 
-    makers, readers, contiguous: see `operator_run.Allocation`.
-    rows: int64 [blocks, 2], rows that a block's readers and makers touch.  fresh: those of them that a block has to load; without a cached
-    halo all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
-    held: it lies in L1 as a whole, beyond the segment (`segment.persistent`); then `highest` are the rows of all images.
+    birth, death, makers, readers, contiguous: see `operator_run.Allocation`.  cached: whether the buffer is a ring of rows.
+    rows: int64 [blocks, 2], rows that a block's readers and makers touch.  fresh: int64 [blocks, 2], rows that a block has to load; all
+    rows without a ring.  highest: number of rows of the highest block.  loaded: number of rows that all blocks of an image load.
+    held: whether the storage is persistent (`segment.persistent`); then `highest` is the number of rows of all images.
     """
 
     storage: int
@@ -57,13 +57,13 @@ class BlockAllocation(NamedTuple):
 
     @property
     def produced(self) -> bool:
-        """Whether some of it is written inside the segment."""
+        """Whether the segment writes planes of the storage."""
         return self.makers > 0
 
     def high(self, slots: int, images: int) -> int:
-        """Rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks.
+        """Number of rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks.
 
-        A ring of whole images has the rows of each one behind the other, and no image that goes on at the ring's beginning.
+        A ring for a right operand holds whole images one behind the other: no image wraps around the end of the ring.
         """
         if not self.cached:
             return self.highest
@@ -75,7 +75,7 @@ class BlockAllocation(NamedTuple):
 
     @property
     def made_again(self) -> bool:
-        """Whether a block recomputes or reloads rows of a ring: the first one of a core's run does, for all images."""
+        """Whether a block recomputes or reloads rows of a ring: the first block of a core's run does, in every image."""
         if not self.cached:
             return False
         before = np.maximum.accumulate(self.rows[:-1, 1])
@@ -86,13 +86,13 @@ class BlockAllocation(NamedTuple):
 class Blocks:
     """Blocks of a segment of operators [start, stop).
 
-    computed[k, t]: output rows of operator start + k in block t; ddr_rows[k, t]: those of them that go to DDR (empty if the output
-    does not leave the segment, or is held); rows without a reader are in neither.
-    highest: per operator, rows of its highest block, at least 1.
-    sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
-    inside[k]: some operator of the segment reads the output, or it is held.
-    carried[k]: its halo is cached, so that block t reads rows of block t - 1, and computes its own after it.  streamed, fed: see
-    `cut_blocks`. until: see `operator_run.worked`.
+    count: number of blocks of an image.  computed: int64 [operators, count, 2], output rows that a block computes.
+    ddr_rows: int64 [operators, count, 2], output rows that a block stores to DDR; empty if the output does not leave the segment, or is
+    persistent.  Rows without a reader are in neither array.  highest: per operator, number of rows of its highest block, at least 1.
+    sizes: int64 [operators, count + 1], number of computed rows of every block, and number of rows that all blocks of an image store.
+    inside: per operator, whether an operator of the segment reads the output, or the output is persistent.
+    carried: per operator, whether the output is a ring of rows: block t then depends on rows of block t - 1.
+    streamed, fed: see `cut_blocks`.  until: see `operator_run.worked`.
     """
 
     start: int
@@ -112,22 +112,22 @@ class Blocks:
 
     @property
     def held(self) -> int:
-        """Storages, as bits (see `cut_blocks`)."""
+        """Persistent storages, as bits (see `cut_blocks`)."""
         return sum([1 << allocation.storage for allocation in self.allocations.values() if allocation.held])
 
     def rows(self, index: int) -> int:
-        """Output rows of the highest block of operator `index`, at least 1."""
+        """Number of output rows of the highest block of operator `index`, at least 1."""
         return self.highest[index]
 
     @cached_property
     def heights(self) -> tuple[dict[int, int], ...]:
-        """Per operator, how many blocks compute so many rows; those that compute none are not counted."""
+        """Per operator, number of rows -> number of blocks that compute this number of rows; blocks without rows are not counted."""
         rows = self.sizes[:, :-1].tolist()
         return tuple([{height: high.count(height) for height in dict.fromkeys(high) if height} for high in rows])
 
     @cached_property
     def stored(self) -> tuple[int, ...]:
-        """Per operator, rows that go to DDR in all blocks of an image."""
+        """Per operator, number of rows that all blocks of an image store to DDR."""
         return tuple(self.sizes[:, -1].tolist())
 
 
@@ -138,13 +138,13 @@ def share_iterations(iterations: int, share: Share) -> range:
 
 
 def run_starts(blocks: int, images: int, cores: int) -> tuple[int, ...]:
-    """First blocks of cores: they find nothing cached."""
+    """First block of every core's run: no row is cached when it begins."""
     return tuple(sorted({0} | {share_iterations(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
 
 
 @lru_cache(maxsize=1024)
 def rows_needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
-    """Rows of every operator's output that are read, also by the host: a stride may step over the last ones, a slice over most."""
+    """Rows of every operator's output that operators or the host read: a stride may skip the last rows, a slice may skip most rows."""
     out = [EMPTY] * len(target_graph.operators)
     main = [EMPTY] * len(target_graph.operators)
     for spec in reversed(target_graph.operators):
@@ -159,7 +159,7 @@ def rows_needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
 
 @lru_cache(maxsize=1024)
 def _needed(target_graph: TargetGraph) -> Ints:
-    """`rows_needed`, int64 [kernels, 2]."""
+    """`rows_needed` as an array, int64 [operators, 2]."""
     rows = np.array(rows_needed(target_graph), np.int64)
     rows.flags.writeable = False
     return rows
@@ -167,7 +167,7 @@ def _needed(target_graph: TargetGraph) -> Ints:
 
 @lru_cache(maxsize=1 << 14)
 def _main_rows(spec: TargetOp, rows: Rows) -> Rows:
-    """Rows of its main input that an operator reads for rows of its output."""
+    """Rows of the main input that an operator reads for `rows` of its output."""
     return demand(spec.operator, rows, spec.in_h)
 
 
@@ -182,7 +182,7 @@ def operand_rows(target_graph: TargetGraph, kernel: int) -> tuple[Rows, ...]:
 
 @lru_cache(maxsize=1024)
 def _begins(blocks: int, images: int, cores: int) -> Ints:
-    """`run_starts`, int64 [runs]."""
+    """`run_starts` as an array, int64 [runs]."""
     first_blocks = np.array(run_starts(blocks, images, cores), np.int64)
     first_blocks.flags.writeable = False
     return first_blocks
@@ -195,9 +195,9 @@ def cut_blocks(
 ) -> Blocks:  # fmt: skip
     """Rows and residences of operators [start, stop) in `count` blocks.
 
-    halo: bit k is set if operator start + k caches the halo of its input.  cores: over how many the iterations are distributed.
+    halo: bit k is set if operator start + k caches the halo of its input.  cores: number of cores that share the iterations.
     streamed: bit k is set if operator start + k fetches its right operand, a tensor, in chunks (`operator_run.streamed_rights`).
-    held, fed: see `run_of`; no row of a persistent storage is computed twice, as in rings.
+    held, fed: see `run_of`; as in a ring, no row of a persistent storage is computed twice.
     """
     run = run_of(target_graph, start, stop, streamed, held, fed)
     ring = ring_storages(target_graph, start, stop, halo, streamed) if count > 1 else ()
@@ -210,7 +210,7 @@ def cut_blocks(
 def _laid_out(
     target_graph: TargetGraph, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
 ) -> Blocks:  # fmt: skip
-    """Blocks of operators.  rings: which of the resident storages are rings."""
+    """Blocks of operators.  rings: per resident storage, whether its buffer is a ring."""
     run = run_of(target_graph, start, stop, streamed, held, fed)
     begin = _begins(count, target_graph.storages[target_graph.operators[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
@@ -242,7 +242,7 @@ def _laid_out(
 
 
 def _rows_of_all(target_graph: TargetGraph, storage: int) -> int:
-    """Rows of a plane of all images."""
+    """Number of rows of a plane in all images."""
     return target_graph.storages[storage].n * target_graph.storages[storage].h
 
 
@@ -264,7 +264,8 @@ def _hull(start: int, stop: int, start_b: int, stop_b: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def _wanted(as_main: int, as_other: int, for_all: int, main: int, main_stop: int, out: int, out_stop: int) -> tuple[int, int]:
-    """Rows of a slice that a reader needs (see `operator_run.reads`) for its output rows; `main`: those of its main input."""
+    """Rows of a slice that a reader needs for its output rows [out, out_stop) and rows [main, main_stop) of its main input.  as_main,
+    as_other, for_all: see `operator_run.reads`."""
     if for_all and out_stop > out:
         if as_main:
             return _hull(main, main_stop, 0, for_all)
@@ -283,10 +284,7 @@ def _follow(
     reach: Ints, bounds: Ints, leaves: Bools, reader_start: Ints, readers: Ints, needed_rows: Ints, allocated: Ints, rings: Bools,
     begin: Ints, rows: Ints, sizes: Ints,
 ) -> None:  # fmt: skip
-    """Fill rows, int64 [3, operators, blocks, 2]: computed, of the main input, and stored; and sizes, int64 [operators, blocks + 1].
-
-    sizes: rows computed in every block, and rows stored in all.
-    """
+    """Fill rows, int64 [3, operators, blocks, 2]: computed rows, rows of the main input, and stored rows; and `Blocks.sizes`."""
     computed, main, stored = rows[0], rows[1], rows[2]
     operators, count, _ = computed.shape
     for k in range(operators - 1, -1, -1):
@@ -314,7 +312,8 @@ _NEVER = 1 << 30
 
 @njit(cache=True)
 def _once(wanted: Ints, begin: Ints, out: Ints) -> None:
-    """Rows that every block computes if all rows needed later in its run are kept: none twice in a run.  begin: first blocks of runs."""
+    """Rows that every block computes if rows that later blocks of its run need are cached: a run computes no row twice.  begin: first block
+    of every run."""
     blocks = wanted.shape[0]
     lowest = np.empty(blocks, np.int64)
     for r in range(begin.shape[0]):
@@ -339,7 +338,7 @@ def _touch(
 ) -> None:  # fmt: skip
     """Fill accesses, int64 [2, storages, blocks, 2]: touched and fresh rows of every resident storage; and sums, int64 [storages, 3].
 
-    sums: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them.
+    sums: `cached`, `highest` and `loaded` of a `BlockAllocation`.  rows: see `_follow`.
     """
     computed, main, stored, touched, fresh = rows[0], rows[1], rows[2], accesses[0], accesses[1]
     storages, count, _ = touched.shape
@@ -356,7 +355,7 @@ def _touch(
             for i in range(made_start[s], made_start[s + 1]):
                 k = maker_of[i]
                 a, b = _hull(a, b, computed[k, t, 0], computed[k, t, 1])
-                # a block may store rows that an earlier one computed
+                # a block may store rows that an earlier block computed
                 a, b = _hull(a, b, stored[k, t, 0], stored[k, t, 1])
             touched[s, t, 0], touched[s, t, 1] = a, b
             fresh[s, t, 0], fresh[s, t, 1] = a, b
@@ -373,7 +372,7 @@ def _touch(
 
 @njit(cache=True)
 def row_span(rows: Ints) -> tuple[int, int]:
-    """First row of all blocks, and the one behind the last."""
+    """First row of all blocks, and the end of the last row."""
     first, last = _NEVER, 0
     for t in range(rows.shape[0]):
         if rows[t, 1] > rows[t, 0]:
@@ -383,9 +382,9 @@ def row_span(rows: Ints) -> tuple[int, int]:
 
 @njit(cache=True)
 def _ring_rows(rows: Ints, slots: int, repeats: bool) -> int:
-    """Most rows of a ring: from the first that any of `slots` consecutive blocks or a later one reads to the last they compute.
+    """Number of rows of a ring: from the first row that any of `slots` consecutive blocks, or a later block, reads to their last row.
 
-    repeats: images follow.
+    repeats: whether further images follow in the ring.
     """
     first, last = row_span(rows)
     blocks = rows.shape[0]

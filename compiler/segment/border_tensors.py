@@ -1,4 +1,4 @@
-"""Border tensors: tensors that cross a segment's borders, and their bytes; they may lie in DDR or in the memory that all cores share."""
+"""Border tensors: tensors that cross a segment's borders, in DDR or in the memory that all cores share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.target.target_graph import TargetGraph
 
 
 class BorderTensor(NamedTuple):
-    """Tensor at a segment's borders: planes that the segment stores, and planes that its operators load."""
+    """Tensor at a segment's borders.  stored: number of planes that the segment stores.  loaded: number of planes that it loads."""
 
     name: str
     stored: int
@@ -25,7 +25,7 @@ def scratch_tensors(target_graph: TargetGraph) -> frozenset[str]:
 
 @lru_cache(maxsize=1 << 14)
 def border_tensors(target_graph: TargetGraph, start: int, stop: int) -> tuple[BorderTensor, ...]:
-    """Border tensors of operators [start, stop), in the order of DDR, without constants and those that the host accesses."""
+    """Border tensors of operators [start, stop), in the order of DDR, without constants and without tensors that the host accesses."""
     planes_of: dict[int, list[int]] = {}
     for k in range(start, stop):
         spec = target_graph.operators[k]
@@ -45,5 +45,5 @@ def border_tensors(target_graph: TargetGraph, start: int, stop: int) -> tuple[Bo
 
 @lru_cache(maxsize=1 << 14)
 def border_names(target_graph: TargetGraph, start: int, stop: int) -> frozenset[str]:
-    """Names of the border tensors."""
+    """Names of the border tensors of operators [start, stop)."""
     return frozenset(tensor.name for tensor in border_tensors(target_graph, start, stop))

@@ -19,10 +19,10 @@ OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 
 class BufferDemand(NamedTuple):
-    """Tiling and its demand: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
+    """Tiling and its demand: `slots` buffers of `size` blocks in L1 for weights, and `buffers` in UB, of `ub` blocks in all.
 
-    tile: blocks of L0A, L0B and L0C of a product's tile; of others ().  fits: it fits half of each, in full planes of the result.
-    pools: whether some of the buffers are shared by all operators.
+    tile: blocks of L0A, L0B and L0C for a tile of a product; () for other operators.  pools: whether some of the buffers are `POOLED`.
+    fits: whether the tile fits half of each L0 memory, and consists of full planes of the result.
     """
 
     tiling: Tiling
@@ -36,13 +36,13 @@ class BufferDemand(NamedTuple):
 
 
 def demand_of(target_graph: TargetGraph, spec: TargetOp, tiling: Tiling, inside: bool) -> BufferDemand:
-    """Demand of an operator of the target graph.  inside: its results stay on chip."""
+    """Demand of an operator of the target graph.  inside: whether its result stays on chip."""
     return tiling_demand(cost_class_of(target_graph, spec), tiling, inside)
 
 
 @lru_cache(maxsize=1 << 16)
 def tiling_demand(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand:
-    """Demand of an operator with a tiling."""
+    """Demand of an operator with a tiling.  kind: cost class of the operator.  inside: whether its result stays on chip."""
     target_graph, spec = kind.target_graph, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(target_graph, inside), target_graph.type_of(spec.y))
     product, tile, fits = product_of(spec), (), True
@@ -57,5 +57,5 @@ def tiling_demand(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand
 
 
 def through_ub(target_graph: TargetGraph, inside: bool) -> bool:
-    """Whether a convolution's results pass UB.  inside: they stay on chip."""
+    """Whether a convolution's result passes through UB.  inside: whether the result stays on chip."""
     return not (inside and writes_l1(target_graph.machine))

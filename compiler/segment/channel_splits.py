@@ -1,28 +1,31 @@
-"""Channel splits (passes): channels that a product sums over are computed or loaded part by part and summed up, never all at once.
+"""Channel splits (passes): a product computes or loads its input channels part by part and sums up the partial results.
 
-*Hidden* channels are those that operators of the segment compute for the product alone.  A pass computes a part of the channels of every
-operator that leads to the product and to nothing else, and the product of that part.  Partial sums stay in L1 as float32, of
-integers as int32: every pass but the first adds them as FIXPIPE adds a residual, and the last one stores the result.
+*Hidden* channels are channels that operators of the segment compute for one product only.  Such an operator is hidden: its result leads to
+the product and to no other operator.  A pass computes a part of the channels of every hidden operator, and the product of that part.
+Partial sums stay in L1, as float32, or as int32 for integer products.  Every pass but the first adds the sums of the pass before, as
+FIXPIPE adds a residual, and the last pass stores the result.
 So weights are loaded once for each block of rows, and blocks may be as high as L1 allows without the full hidden tensor or all weights.
 
 | operator of the segment    | in every pass                                                                                  |
 |----------------------------|------------------------------------------------------------------------------------------------|
-| hidden                     | a part of its channels, as `channel_part` has it, in a tensor of the pass                       |
-| the product behind them    | of that part, with its own rows of weights; bias and residual in the first pass, activation in the last |
-| the same of integers       | bias and scales in the last pass, whose result is that of all sums; no residual                 |
-| before, and behind         | unchanged, once                                                                                |
+| hidden                     | a part of its channels (`channel_part`), in a tensor of the pass                                |
+| float product              | the part's product; bias and residual in the first pass, activation in the last pass           |
+| integer product            | the part's product; bias and scales in the last pass, applied to the full sums; no residual    |
+| any other operator         | unchanged; runs once, before or after all passes                                               |
 
-If no product sums over hidden channels, passes are over the channels of the segment's results: each computes a part of those of every
-operator, of heads or behind a product that reads all of its input.  So fewer intermediate channels are live at a time.
-With a window of two or more these passes run two at a time: products of the next one come before those that wait for VECTOR, so that
-CUBE works during a softmax.
+If no product sums over hidden channels, passes are over the channels of the segment's results.  Each pass computes a part of the result
+channels of every operator; suitable operators are heads, and operators behind a product that reads all of its input.  So fewer intermediate
+channels are live at a time.  With a window of two or more, these passes run two at a time: products of the next pass come before operators
+that wait for VECTOR, so that CUBE works during a softmax.
 
-*Input* passes are the same of channels that the segment loads: a pass loads a part of them, for the adjacent products that read it.  They
-run inside every other pass, which then loads all of them again: with passes over results, tiles of rows by channels.
-With either of these two, products that read their own part of a loaded tensor, as heads do, have only that part in L1, and softmax of a
-pass works in place.  Passes over hidden channels alone do without: prediction put attention of ViT-B/16 into more of them, which was
-slower. Sums in the type of the result lie at its address, so that they need no extra room.
-So a segment in passes is a segment of a target graph whose operators are passes, and lower levels need not know.
+*Input* passes split channels that the segment loads: a pass loads a part of the channels for the adjacent products that read it.  Input
+passes run inside every other pass, which then loads all channels again.  Passes over results and inputs together are tiles of rows by
+channels.
+
+Passes over results and over inputs have two further effects.  A product that reads only its part of a loaded tensor, such as a head, has
+only that part in L1, and the softmax of a pass works in place.  Passes over hidden channels alone do neither: prediction then chose more
+passes for the attention of ViT-B/16, which was slower.  Sums in the type of the result lie at the result's address, without extra room.
+A segment in passes is a segment of a target graph whose operators are passes, so lower levels need not know about the split.
 """
 
 from __future__ import annotations
@@ -45,20 +48,20 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
 from simulator.npu.parts import DataType
 
-_FAR = 16  # hidden operators are among so many before their product
+_MAX_DISTANCE = 16  # a hidden operator is at most 16 operators before its product; a run has at most 16 operators
 _PRODUCTS = (ConvSpec, QuantisedConvSpec)
 Parts = dict[int, tuple[TargetOp, ...]]  # operator -> its part in every pass
 
 
 @lru_cache(maxsize=1 << 14)
 def pass_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Possible numbers of passes of operators [start, stop), without 1."""
+    """Possible numbers of passes over hidden channels, or else over results, of operators [start, stop), without 1."""
     product = _product(target_graph, start, stop)
     return _result_counts(target_graph, start, stop) if product is None else product[1]
 
 
 def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Possible numbers of passes over the channels of their results."""
+    """Possible numbers of passes over the result channels of operators [start, stop), without 1."""
     operators = target_graph.operators[start:stop]
     inside = [[(p, target_graph.operators[p].y) for p in target_graph.producers[spec.index] if p >= start] for spec in operators]
     if any(_sums_up(spec) and any(spec.reads[0].overlaps(y) for _, y in makers) for spec, makers in zip(operators, inside, strict=True)):
@@ -76,12 +79,12 @@ def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[in
 
 
 def sums_hidden(target_graph: TargetGraph, start: int, stop: int) -> bool:
-    """Whether a product of operators [start, stop) can run in passes over channels that others of them compute."""
+    """Whether a product of operators [start, stop) can run in passes over hidden channels."""
     return _product(target_graph, start, stop) is not None
 
 
 def halos_of_passes(target_graph: TargetGraph, start: int, stop: int, count: int) -> int:
-    """Operators of [start, stop), as bits, that read hidden channels of so many passes through a window."""
+    """Operators of [start, stop), as bits, that read hidden channels through a window.  count: number of passes."""
     product = _product(target_graph, start, stop)
     if product is None:
         return 0
@@ -92,14 +95,14 @@ def halos_of_passes(target_graph: TargetGraph, start: int, stop: int, count: int
 
 @lru_cache(maxsize=1 << 14)
 def input_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Possible numbers of input passes of some product of operators [start, stop), without 1."""
+    """Possible numbers of input passes of any product of operators [start, stop), without 1."""
     inside = tuple(spec.y for spec in target_graph.operators[start:stop])
     counts = {count for spec in target_graph.operators[start:stop] for count in _input_counts(spec, inside)}
     return tuple(sorted(counts))
 
 
 def _input_counts(spec: TargetOp, inside: Sequence[TensorSlice]) -> tuple[int, ...]:
-    """Possible input passes of one operator.  inside: outputs of the segment."""
+    """Possible numbers of input passes of one operator, without 1.  inside: outputs of the segment's operators."""
     if not _sums_up(spec) or any(spec.reads[0].overlaps(output) for output in inside):
         return ()
     return _divisors(spec.c1)
@@ -107,10 +110,10 @@ def _input_counts(spec: TargetOp, inside: Sequence[TensorSlice]) -> tuple[int, .
 
 @lru_cache(maxsize=64)
 def runs_with_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs that end with a product and begin with one of its hidden operators, or with the operator before these."""
+    """Runs that end with a product and begin with one of its hidden operators, or with the operator before the first hidden one."""
     runs = []
     for spec in target_graph.operators:
-        if counts := _able(target_graph, spec.index):
+        if counts := _hidden_counts(target_graph, spec.index):
             hidden = _hidden(target_graph, spec.index, counts[-1][0])
             starts = (max(0, min(hidden) - 1), *hidden)
             runs += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(target_graph, start, spec.index + 1)]
@@ -119,11 +122,11 @@ def runs_with_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=64)
 def runs_with_result_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs with a product that can be split in passes over the channels of their results."""
+    """Runs that have a product and can be split in passes over result channels."""
     runs = []
     for spec in target_graph.operators:
         start = stop = spec.index
-        while stop < len(target_graph.operators) and stop - start < _FAR and _result_counts(target_graph, start, stop + 1):
+        while stop < len(target_graph.operators) and stop - start < _MAX_DISTANCE and _result_counts(target_graph, start, stop + 1):
             stop += 1
             if any(isinstance(operator, ConvSpec) for operator in target_graph.operators[start:stop]):
                 runs.append((start, stop))
@@ -132,7 +135,7 @@ def runs_with_result_passes(target_graph: TargetGraph) -> tuple[tuple[int, int],
 
 @lru_cache(maxsize=64)
 def runs_with_input_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs that begin with a product that can be split in input passes, and end with it or with one of the next two products."""
+    """Runs of `runs_of_products` whose first product can be split in input passes."""
     runs = []
     for start, stop in runs_of_products(target_graph):
         if _input_counts(target_graph.operators[start], [spec.y for spec in target_graph.operators[start:stop]]):
@@ -142,16 +145,18 @@ def runs_with_input_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], 
 
 @lru_cache(maxsize=64)
 def runs_of_products(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs that begin with a product, and end with it or with one of the next two."""
+    """Runs that begin with a product, and end with the same product or one of the next two products."""
     products = [spec.index for spec in target_graph.operators if isinstance(spec, ConvSpec)]
-    return tuple((start, last + 1) for index, start in enumerate(products) for last in products[index : index + 3] if last - start < _FAR)
+    return tuple(
+        (start, last + 1) for index, start in enumerate(products) for last in products[index : index + 3] if last - start < _MAX_DISTANCE
+    )
 
 
 def _product(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
-    """Product to split in passes, and its possible numbers of them: the one that sums over the most values, the last of equals."""
+    """Product to split in passes, and its possible numbers of passes: the last product that sums over the most values."""
     candidates = []
     for k in range(start + 1, stop):
-        if counts := tuple(count for count, main in _able(target_graph, k) if main >= start):
+        if counts := tuple(count for count, main in _hidden_counts(target_graph, k) if main >= start):
             spec = target_graph.operators[k]
             assert isinstance(spec, ConvSpec)
             candidates.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
@@ -159,8 +164,8 @@ def _product(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, tup
 
 
 @lru_cache(maxsize=1 << 14)
-def _able(target_graph: TargetGraph, product: int) -> tuple[tuple[int, int], ...]:
-    """Pairs (count, hidden operator that the product reads) for every possible number of passes of an operator."""
+def _hidden_counts(target_graph: TargetGraph, product: int) -> tuple[tuple[int, int], ...]:
+    """Pairs (number of passes, hidden operator that the product reads) for every possible number of passes of a product."""
     spec = target_graph.operators[product]
     if not _sums_up(spec):
         return ()
@@ -175,17 +180,17 @@ def _divisors(channels: int) -> tuple[int, ...]:
 
 
 def _sums_up(spec: TargetOp) -> TypeGuard[ConvSpec]:
-    """Whether an operator alone allows passes."""
+    """Whether an operator is a product that passes can split, whatever its neighbours are."""
     return isinstance(spec, ConvSpec) and type(spec) in _PRODUCTS and _is_dense(spec) and _adds_up(spec)
 
 
 def _is_dense(spec: ConvSpec) -> bool:
-    """Whether it sums over all channels, and its weights lie in DDR as in L1."""
+    """Whether a product sums over all channels, and its weights have the same layout in DDR and in L1."""
     return spec.groups == 1 and spec.expansion is None and not spec.needed.size and spec.lanes == spec.fractal.lanes
 
 
 def _adds_up(spec: TargetOp) -> bool:
-    """Whether FIXPIPE can add sums to a product: it has one residual, and adds that of integers after requantisation."""
+    """Whether FIXPIPE can add sums to a product.  FIXPIPE adds one residual, and for integers only after requantisation."""
     return not isinstance(spec.operator, QuantisedConv) or len(spec.reads) == 1
 
 
@@ -196,9 +201,9 @@ def _main(target_graph: TargetGraph, hidden: Parts, product: int) -> int | None:
 
 @lru_cache(maxsize=1 << 14)
 def _hidden(target_graph: TargetGraph, product: int, count: int) -> Parts:
-    """Hidden operators before a product, in their order; also those outside of a segment."""
+    """Hidden operators before a product, in their order, also hidden operators before the segment."""
     parts_of: Parts = {}
-    for k in range(product - 1, max(0, product - _FAR) - 1, -1):
+    for k in range(product - 1, max(0, product - _MAX_DISTANCE) - 1, -1):
         y, readers = target_graph.operators[k].y, target_graph.consumers[k]
         if k in target_graph.escapes or not readers or not all(c in parts_of or c == product for c in readers):
             continue
@@ -217,19 +222,19 @@ def _hidden(target_graph: TargetGraph, product: int, count: int) -> Parts:
 
 @lru_cache(maxsize=1 << 14)
 def _divided(target_graph: TargetGraph, kernel: int, count: int) -> tuple[TargetOp, ...]:
-    """Parts of an operator with equal channels; none if that is impossible."""
+    """Parts of an operator with equal numbers of channels; () if the operator cannot be divided."""
     spec, dtype = target_graph.operators[kernel], target_graph.type_of(target_graph.operators[kernel].y)
     step, wide = spec.channel_step(count, dtype), spec.y.planes // count
     if spec.y.planes % count or isinstance(step, str) or wide % step:
         return ()
     parts = (spec.channel_part(index * wide, (index + 1) * wide, dtype) for index in range(count))
     valid_parts = tuple(part for part in parts if part is not None)
-    alike = len({part.n1 for part in valid_parts if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all of them
+    alike = len({part.n1 for part in valid_parts if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all parts
     return valid_parts if len(valid_parts) == count and alike else ()
 
 
 def _own(read: TensorSlice, output: TensorSlice, part: TensorSlice) -> bool:
-    """Whether a part reads of an operator's output only the part of the same pass."""
+    """Whether `read` touches of an operator's `output` at most `part`, the slice of the same pass."""
     return read == part or not read.overlaps(output)
 
 
@@ -237,10 +242,8 @@ def _own(read: TensorSlice, output: TensorSlice, part: TensorSlice) -> bool:
 def split_passes(
     target_graph: TargetGraph, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False
 ) -> RewrittenSegment | Infeasible:
-    """Split operators [start, stop) in so many passes, over hidden channels or results, and over inputs; or the reason against it.
-
-    beside: whether passes over results run two at a time.
-    """
+    """Split operators [start, stop) in passes; or the reason why the split is impossible.  count: number of passes over hidden channels or
+    results.  inputs: number of input passes.  beside: whether passes over results run two at a time."""
     where = target_graph.operators[start].name
     for axis, wanted, counts in (("channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
         accepted = 1, *counts(target_graph, start, stop)
@@ -271,14 +274,14 @@ Made = list[tuple[int, TargetOp]]  # operators, each with the number of its orig
 
 
 def _added(storages: list[StorageSpec], like: TensorSlice, name: str, planes: int, **changes: Any) -> TensorSlice:
-    """New storage like that of a slice."""
+    """Slice of a new storage that is like the storage of a slice."""
     storage = storages[like.storage]
     storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, **changes))
     return TensorSlice(len(storages) - 1, 0, planes)
 
 
 def _run_of(storages: list[StorageSpec], read: TensorSlice, name: str) -> TensorSlice:
-    """Planes of a tensor in DDR as a tensor of their own."""
+    """Slice of a new storage: the planes that `read` has of a tensor in DDR."""
     base = storages[read.storage]
     return _added(
         storages, read, name, read.planes, address=base.address + read.plane * base.plane_blocks, ddr_planes=base.ddr_planes or base.planes
@@ -286,7 +289,7 @@ def _run_of(storages: list[StorageSpec], read: TensorSlice, name: str) -> Tensor
 
 
 def _run_by_run(target_graph: TargetGraph, start: int, stop: int, operators: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
-    """Operators in which products have only their own part of a loaded tensor in L1; and such tensors, as bits."""
+    """Operators in which products have only their own part of a loaded tensor in L1; and storages of these tensors, as bits."""
     readers: dict[int, list[bool]] = {}
     for k, spec in operators:
         full_reads = target_graph.operators[k].reads
@@ -304,18 +307,18 @@ def _run_by_run(target_graph: TargetGraph, start: int, stop: int, operators: Mad
 
 
 def _multiplied(spec: TargetOp) -> tuple[TensorSlice, ...]:
-    """Operands of a product that are tensors."""
+    """Operands of a product that are tensors; () for other operators."""
     if spec.runs_on != "CUBE":
         return ()
     return spec.reads[:1] if spec.right is None else (spec.reads[0], spec.right)
 
 
 def _in_place(operators: Made, storages: Sequence[StorageSpec], first_added: int) -> Made:
-    """Softmax in place, if its operand is a tensor of the pass without another reader: scores are the largest tensor of a head.
+    """Operators whose softmax works in place, if its operand is a tensor of the pass without another reader.
 
-    first_added: the first storage that passes have added.  Every tile is read before it is written, at the same address.  Chains have
-    another
-    address: they run while CUBE works on the next pass, which would wait.
+    Scores are the largest tensor of a head.  Softmax reads every tile before it writes the tile at the same address.  Chains do not work in
+    place: they run while CUBE works on the next pass, and CUBE would have to wait.
+    first_added: first storage that passes have added.
     """
     merged, instead, readers = Made(), dict[TensorSlice, TensorSlice](), dict[int, int]()
     for _, spec in operators:
@@ -334,9 +337,9 @@ def _in_place(operators: Made, storages: Sequence[StorageSpec], first_added: int
 
 
 def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True) -> TensorSlice:
-    """Slice for a product's sums: that of its result, if types are equal.
+    """Slice for a product's sums: the slice of its result if the data types are equal, else a new one.
 
-    stays: whether the result is in L1 anyway, or is all of its tensor, so that its slice has no more than the sums.
+    stays: whether the result's slice needs no more of L1 than the sums do (`_stays`).
     """
     kind = DataType.int32 if isinstance(product, QuantisedConvSpec) else DataType.float32
     if stays and storages[product.y.storage].dtype == kind:
@@ -366,7 +369,7 @@ def _over_hidden(target_graph: TargetGraph, start: int, stop: int, count: int, s
 
 
 def _over_results(target_graph: TargetGraph, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
-    """Operators of passes over results.  A tensor read inside only is a tensor of its pass; others are written in place."""
+    """Operators of passes over results.  A result that only the segment reads has a tensor per pass; passes share the other results."""
     operators, parts = Made(), {k: _divided(target_graph, k, count) for k in range(start, stop)}
     hidden = {k for k in parts if k not in target_graph.escapes and all(start <= reader < stop for reader in target_graph.consumers[k])}
     for index in range(count):
@@ -379,16 +382,17 @@ def _over_results(target_graph: TargetGraph, start: int, stop: int, count: int, 
 
 
 def behind_vector(operators: Sequence[TargetOp]) -> int:
-    """Index of the first product that waits for the last VECTOR operator between products; 0 without one."""
+    """Index behind the last VECTOR operator that lies between products; 0 without such an operator."""
     products = [index for index, spec in enumerate(operators) if spec.runs_on == "CUBE"]
     between = (index for index in range(len(operators) - 1, -1, -1) if operators[index].runs_on == "VECTOR" and products)
     return next((index + 1 for index in between if products[0] < index < products[-1]), 0)
 
 
 def _beside(operators: Made, length: int) -> Made:
-    """Passes of `length` operators with those `behind_vector` one pass later: while VECTOR works, CUBE computes products of the next pass.
+    """Passes of `length` operators, with operators `behind_vector` moved behind the first operators of the next pass.
 
-    Slots of L0 are allocated in the order of emission, so operators that wait for VECTOR must not come first.
+    While VECTOR works, CUBE computes products of the next pass.  Slots of L0 are allocated in the order of emission, so operators that wait
+    for VECTOR must not come first.
     """
     split = behind_vector([spec for _, spec in operators[:length]])
     turns = [operators[index : index + length] for index in range(0, len(operators), length)]
@@ -399,7 +403,7 @@ def _beside(operators: Made, length: int) -> Made:
 
 
 def _over_inputs(operators: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:
-    """Operators of input passes, and `RewrittenSegment.loaded`.  Adjacent products that read the same slice have its parts together."""
+    """Operators of input passes, and `RewrittenSegment.loaded`.  Adjacent products that read the same slice share its loads."""
     inside, divided, index, loaded = [spec.y for _, spec in operators], Made(), 0, 0
     while index < len(operators):
         together = _together(operators[index:], inside, count)
@@ -421,14 +425,14 @@ def _over_inputs(operators: Made, count: int, storages: list[StorageSpec]) -> tu
 
 
 def _stays(output: TensorSlice, storages: Sequence[StorageSpec], reads: Sequence[TensorSlice]) -> bool:
-    """Whether a result takes no more of L1 than its sums do at its address."""
+    """Whether sums at the address of a result take no more of L1: the result is read later, or fills its storage."""
     return output.planes == storages[output.storage].planes or any(read.overlaps(output) for read in reads)
 
 
 def _together(operators: Made, inside: Sequence[TensorSlice], count: int) -> list[tuple[int, ConvSpec]]:
-    """First products of a list that can be split in so many input passes, all with the same input, none with another's result.
+    """First products of a list that can be split in `count` input passes; all have the same input, and none reads the result of another.
 
-    Never two parts of one product: each is in a pass of its own, so that sums of both are not live at once.
+    The list never has two parts of one product: every part is in a separate pass, so that the sums of two parts are not live at once.
     """
     group = list[tuple[int, ConvSpec]]()
     for k, spec in operators:
@@ -469,12 +473,12 @@ def _moved(target_graph: TargetGraph, growth: int) -> tuple[TargetOp, ...]:
 
 
 def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operators: Made, storages: tuple[StorageSpec, ...]) -> TargetGraph:
-    """Target graph with these operators in place of [start, stop)."""
+    """Target graph with new operators in place of [start, stop)."""
     growth = len(new_operators) - (stop - start)
     last = {(k, spec.y): start + index for index, (k, spec) in enumerate(new_operators)}
     read = {
         k: [index for (of, y), index in last.items() if of == k and y.overlaps(target_graph.operators[k].y)] for k in range(start, stop)
-    }  # by others
+    }  # new operators that readers of an original operator read
 
     def places(of: Iterable[int]) -> list[int]:
         return sorted(index for k in of for index in ((k,) if k < start else (k + growth,) if k >= stop else read[k]))
@@ -483,7 +487,7 @@ def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operato
     operators = (*target_graph.operators[:start], *specs, *_moved(target_graph, growth)[stop:])
     outside = ((k, sources) for k, sources in target_graph.producers.items() if not start <= k < stop)
     producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
-    makers: dict[int, list[TargetOp]] = {}  # by their storages
+    makers: dict[int, list[TargetOp]] = {}  # new operators by the storages of their results
     for (k, _), spec in zip(new_operators, specs, strict=True):
         before = [target_graph.operators[s] for s in target_graph.producers[k] if s < start]
         sources = before + [source for storage in sorted({read.storage for read in spec.reads}) for source in makers.get(storage, ())]

@@ -1,11 +1,12 @@
 """Channel split over cores: each core computes some output channels of a segment, with the weights of these channels only.
 
-Part i of m of an operator is an operator: the same rows, some of its planes, the weights and constants of these.  So a part of
-a segment is a segment of a target graph whose operators are parts, and lower levels need not know.  A dense convolution or product with
-constants reads all of its input in every part.  Channelwise operators (depthwise convolutions, poolings, chains, attention head by head)
-read their own channels only and may follow in the same segment, because these are computed on the same core.
+Part i of m of an operator is an operator, too: it has the same rows, some planes, and the weights and constants of these planes.
+So a part of a segment is a segment of a target graph whose operators are parts, and lower levels need not know about the split.
+A dense convolution or a product with constants reads all of its input in every part.  Channelwise operators (depthwise convolutions,
+poolings, chains, attention head by head) read only their own channels.  The same core computes these channels, so channelwise operators may
+follow in the same segment.
 
-Cores synchronise only where a load reads what another core stored; barriers between segments were not chosen.
+Cores synchronise only where a load reads a tensor that another core stored; there are no barriers between segments.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from compiler.target.target_op import TargetOp
 
 @lru_cache(maxsize=1024)
 def channel_parts(target_graph: TargetGraph, start: int, stop: int, count: int) -> tuple[TargetGraph, ...] | Infeasible:
-    """Split operators [start, stop) into parts, one target graph each; or the reason against it.
+    """Split operators [start, stop) into `count` parts, one target graph per part; or the reason why the split is impossible.
 
-    A part may not read channels of another part of the same segment: they would be on another core.
+    A part may not read channels of another part of the same segment, because another core has these channels.
     """
     if count == 1:
         return (target_graph,)
@@ -56,12 +57,12 @@ def can_split(target_graph: TargetGraph, start: int, stop: int, count: int) -> b
 
 @lru_cache(maxsize=1024)
 def largest_part(parts: tuple[TargetGraph, ...], start: int, stop: int) -> TargetGraph:
-    """Part with the most planes of results, the first of equals: if it fits, all fit."""
+    """First part with the most planes of results: if this part fits, all parts fit."""
     return max(parts, key=lambda target_graph: sum(spec.y.planes for spec in target_graph.operators[start:stop]))
 
 
 def _own(part: TargetOp, output: TensorSlice, own_part: TensorSlice) -> bool:
-    """Whether a part reads of an operator's output only that operator's own part."""
+    """Whether the planes that `part` reads of another operator's `output` all lie in `own_part`, the slice of the same core."""
     for read in part.reads:
         if read.overlaps(output):
             first, last = max(read.plane, output.plane), min(read.plane + read.planes, output.plane + output.planes)
@@ -72,7 +73,7 @@ def _own(part: TargetOp, output: TensorSlice, own_part: TensorSlice) -> bool:
 
 @lru_cache(maxsize=4096)
 def _cut(target_graph: TargetGraph, kernel: int, count: int) -> list[TargetOp] | str:
-    """Parts of an operator, equal in every segment that has it, or the reason against them."""
+    """Parts of an operator, which do not depend on its segment; or the reason why the operator cannot be split."""
     spec = target_graph.operators[kernel]
     step = spec.channel_step(count, target_graph.type_of(spec.y))
     if isinstance(step, str):

@@ -1,18 +1,19 @@
-"""Dataflow of an operator in stages: from its loop nest and operands to moves through the memories, and the tiles of each stage.
+"""Dataflow of an operator in stages: moves through the memories and computations, derived from a loop nest, and the tile of every stage.
 
-The compute description (`Nest`) says which loops index which operand and in which memory the computing unit reads it.  The moves follow
-from the machine: the shortest way along its paths, from the operand's memory to the unit's, and from there to the result's.
-Stages on the same tensor in the same buffer are a group; its first stage is tiled by the loops, the others keep its tile.
+The compute description (`Nest`) has the loops that index every operand, and the memory in which the computing unit reads the operand.
+The machine decides the moves: the shortest route along its paths from the operand's memory to the unit's memory, and from the unit's memory
+to the result's memory.  Stages on the same tensor in the same buffer are a group; loops tile the first stage of a group, and its later
+stages keep the tile.
 
-Features of a stage, for one block (double: two tiles are live, one of them filled or drained):
+Features of a stage, for one block; a double-buffered stage has two live tiles, and one of them is being filled or drained:
 
 | name        | meaning                                                                                   |
 |-------------|-------------------------------------------------------------------------------------------|
 | type        | `ENGINE SOURCE->BUFFER` of a move, CUBE or VECTOR of a computation                         |
 | store_bit   | bits of an element in the buffer                                                          |
-| store_num   | elements that the stage keeps there at a time, both tiles if it is double-buffered         |
-| compute_bit | bits of an element as it is moved or added up                                             |
-| compute_num | elements moved, multiply-accumulates, or elements that VECTOR goes over, in all            |
+| store_num   | live elements of the stage in the buffer, both tiles if it is double-buffered              |
+| compute_bit | bits of an element during the move or in a sum                                            |
+| compute_num | elements moved, multiply-accumulates, or elements that VECTOR processes, in all            |
 | emit_bit    | bits that one instruction on a full tile moves or computes                                 |
 | emit_num    | instructions in all                                                                       |
 """
@@ -39,11 +40,11 @@ from compiler.target.zero_blocks import Ints, count_panels
 from simulator.npu.machine import Machine
 from simulator.npu.parts import SUM_BYTES, Memory
 
-LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
+LOAD_PIECE_BLOCKS = 1024  # planes of a tensor are loaded in pieces of 32 KiB or of one plane; see `WEIGHT_PIECE_BLOCKS`
 
 
 class Stage(NamedTuple):
-    """Move or computation.  `of`: the stage or the tensor that a move starts from; source == buffer: a computation."""
+    """Move of a tensor, or its computation if source == buffer.  of: stage or tensor where a move starts.  bits: bits of an element."""
 
     tensor: str
     of: str
@@ -66,15 +67,15 @@ class Stage(NamedTuple):
 def nest_of(
     target_graph: TargetGraph, spec: TargetOp, rows: int | None = None, in_l1: frozenset[int] = frozenset(), inside: bool = False
 ) -> Nest:
-    """Loop nest of `rows` output rows (default: all); in_l1: which reads the segment has in L1; inside: the result stays there."""
+    """Loop nest of `rows` output rows (default: all).  in_l1: operands that the segment has in L1.  inside: the result stays in L1."""
     return spec.nest(target_graph.type_of(spec.y), target_graph.storages, spec.out_h if rows is None else rows, in_l1, inside)
 
 
 @lru_cache(maxsize=256)
 def route(machine: Machine, start: Memory, stop: Memory) -> tuple[tuple[Memory, Memory, str], ...]:
-    """Shortest route as (source, destination, engine) moves; of equals the one whose paths the machine lists first.
+    """Shortest route as (source, destination, engine) moves; of several shortest routes, the route whose paths the machine lists first.
 
-    Raises ValueError if there is none.
+    Raises ValueError if there is no route.
     """
     ways: list[tuple[tuple[Memory, Memory, str], ...]] = [()]
     seen = {start}
@@ -93,8 +94,8 @@ def route(machine: Machine, start: Memory, stop: Memory) -> tuple[tuple[Memory, 
     raise ValueError(f"machine {machine.name}: no way from {start.name} to {stop.name}")
 
 
-def _there(machine: Machine, wanted: Memory) -> Memory:
-    """Memory in which a unit reads or writes: L1, in place, if the machine does not have the wanted one."""
+def _unit_memory(machine: Machine, wanted: Memory) -> Memory:
+    """Memory in which a unit reads or writes: `wanted`, or L1 on a machine without that memory."""
     return wanted if wanted == Memory.DDR or machine.has(wanted) else Memory.L1
 
 
@@ -103,11 +104,11 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
     stages = []
     for operand in nest.reads:
         of = operand.tensor
-        for source, buffer, engine in route(machine, operand.lies, _there(machine, operand.wanted)):
+        for source, buffer, engine in route(machine, operand.lies, _unit_memory(machine, operand.wanted)):
             stages.append(Stage(operand.tensor, of, source, buffer, engine, operand.loops, operand.bits))
             of = stages[-1].name
     write = nest.write
-    memory = _there(machine, write.wanted)
+    memory = _unit_memory(machine, write.wanted)
     bits = 8 * SUM_BYTES if memory == Memory.L0C else write.bits
     of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
     stages += [Stage(write.tensor, of, memory, memory, nest.unit, write.loops, bits)] * nest.steps
@@ -119,7 +120,7 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
 
 
 def group_stages(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, ...]]:
-    """Stages by (buffer, tensor), the one that is tiled by its loops first."""
+    """Groups of stages by (buffer, tensor); the first stage of a group is tiled by the loops."""
     out: dict[tuple[Memory, str], tuple[Stage, ...]] = {}
     for stage in stages:
         key = (stage.buffer, stage.tensor)
@@ -128,7 +129,7 @@ def group_stages(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[St
 
 
 def tile_loop(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
-    """Loop in which a stage has a new tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
+    """Loop in which a stage has a new tile (`segment`: one tile for all blocks, `block`: one per block), and whether two tiles are live."""
     if not isinstance(tiling, ConvTiling):
         if not tensor.startswith(("x", "y", "counts")):  # a constant
             return "segment" if tiling.constants == "resident" else "p.outer", False
@@ -138,7 +139,7 @@ def tile_loop(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int])
 
 
 def cube_tile_loop(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
-    """`tile_loop` for a product.  partial: chunks of weights are parts of k."""
+    """`tile_loop` for a product.  partial: whether chunks of weights are parts of k."""
     resident = weights == "resident"
     if buffer in ("L0A", "L0B"):
         return "k.outer", True
@@ -156,7 +157,7 @@ def cube_tile_loop(tensor: str, buffer: str, weights: str, constants: str, parti
 
 
 class Tile(NamedTuple):
-    """Tile of a stage: its elements; elements (or multiply-accumulates) and instructions in all."""
+    """Tile of a stage.  elements: size of one tile.  computed: elements or multiply-accumulates, emitted: instructions, of all tiles."""
 
     elements: int
     computed: int
@@ -164,7 +165,7 @@ class Tile(NamedTuple):
 
 
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
-    """Tile of every stage; places: `cube_places` of the stages."""
+    """Tile of every stage.  places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
         assert nest.fractal is not None
         loops = tuple(nest.loops[name] for name in "gmnk")
@@ -184,22 +185,22 @@ _RESULTS = len(_CUBE_PLACES)
 _CUBE_PLACES["bias.L1"] = _CUBE_PLACES["bias.UB"]
 
 
-# of a product: g, m, n, k, a fractal's rows, lanes, columns and blocks of weights, `Nest.l0`, source planes, source blocks, `Nest.cut`,
-# `Nest.needed`
+# extents of a product: g, m, n, k; rows, lanes, columns and weight blocks of a fractal; `Nest.l0`; source planes; source blocks;
+# `Nest.cut`; `Nest.needed`
 Extents = tuple[int, int, int, int, int, int, int, int, L0, int, int, Cut, Ints]
-# whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
+# whether weights are resident, whether n is the outer loop, whether constants are resident; chunks (n, k); tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
 
 def sizes_of(tiling: ConvTiling) -> Sizes:
-    """Sizes of a tiling, for kernels."""
+    """Sizes of a tiling, for Numba kernels."""
     stay = tiling.weights == "resident", tiling.order == "n", tiling.constants == "resident"
     return *stay, tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1
 
 
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
-    """Tiles in the order of `_CUBE_PLACES`, int64 [7, 3] as `Tile` has them, and the common one of results and residuals on their way."""
+    """Tiles of a product, int64 [7, 3]: rows as in `_CUBE_PLACES`, then the tile of a moved result or residual; columns as in `Tile`."""
     g, m, n, k, fractal_rows, c0, n0, weight_blocks, l0, source_planes, source_blocks, cut, needed = extents
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
@@ -244,7 +245,7 @@ def _vector_tile(nest: Nest, stage: Stage, tiling: VectorTiling) -> Tile:
     tiles_h = sum(count for _, count in rows) * sum(count for _, count in columns)
     elements, tile = p * h * w * c0, tile_p * tile_h * tile_w * c0
     if stage.loops == ("p",):
-        if stage.tensor.startswith("x"):  # an input of one pixel comes with every tile
+        if stage.tensor.startswith("x"):  # an input of one pixel is loaded with every tile
             return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h)
         return Tile(p * c0, p * c0, 1) if tiling.constants == "resident" else Tile(tile_p * c0, p * c0, tiles_p)
     if stage.loops == ("h", "w"):
@@ -260,6 +261,6 @@ def _vector_tile(nest: Nest, stage: Stage, tiling: VectorTiling) -> Tile:
 
 
 def live_elements(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:
-    """Elements that a stage keeps in its buffer at a time."""
+    """Number of live elements of a stage in its buffer."""
     _, double = tile_loop(stage.tensor, stage.buffer.name, tiling, nest.loops)
     return tile.elements * (2 if double else 1)

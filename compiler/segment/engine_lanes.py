@@ -1,4 +1,4 @@
-"""Lanes of a core, which work side by side: the matrix unit with the engines that feed and empty it, and the vector unit."""
+"""Lanes of a core, which work in parallel: the matrix unit with its load and store engines, and the vector unit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Engine split: depthwise convolutions of a segment on two engines, the first channels on VECTOR, the others on the matrix unit.
+"""Engine split: depthwise convolutions of a segment on two engines, the first channels on VECTOR, the later channels on the matrix unit.
 
-Either part is an operator of its own, with its tiling, tiles and buffers, that reads and writes some planes of the same tensors.  So a
-segment with such parts is a segment of a target graph that has them, and lower levels need not know.
-VECTOR has the first channels because it is slower, and these are the first that its input has.
+Each part is a separate operator, with its own tiling, tiles and buffers, and reads and writes some planes of the same tensors.  So a
+segment with such parts is a segment of a target graph with these operators, and lower levels need not know about the split.
+VECTOR has the first channels because VECTOR is slower, and the first channels of the input are ready first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.target.target_op import TargetOp
 
 @lru_cache(maxsize=4096)
 def split_engines(target_graph: TargetGraph, start: int, planes: tuple[int, ...]) -> RewrittenSegment | Infeasible:
-    """Split operators from `start` on, with so many first planes on VECTOR; or the reason against it."""
+    """Split operators from `start` on; or the reason why the split is impossible.  planes: per operator, planes on VECTOR, 0 for none."""
     operators, parts = list[tuple[int, TargetOp]](), []
     for k, vector_planes in enumerate(planes, start):
         spec = target_graph.operators[k]
@@ -42,7 +42,7 @@ def split_engines(target_graph: TargetGraph, start: int, planes: tuple[int, ...]
 
 
 def divisible(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Planes of every operator that VECTOR can share, else 0."""
+    """Number of planes of every operator that can be split over engines, else 0."""
     return tuple([target_graph.operators[k].y.planes if is_divisible(target_graph, k) else 0 for k in range(start, stop)])
 
 

@@ -1,4 +1,4 @@
-"""L1 limits: the least part of L1 in which a segment fits."""
+"""L1 limits: the smallest part of L1 into which a segment fits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def fits_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Pers
 
 
 def least_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
-    """Least of `l1_grants` in which the segment fits; all of L1 also if it does not fit that.
+    """Smallest of `l1_grants` into which the segment fits; all of L1 also if the segment does not fit at all.
 
-    Equal to `fits_l1` for each, but the demand of a segment is the same in all of them, and computed once; except for persistent tensors,
-    whose addresses are counted from the top of L1.
+    The demand of a segment is the same for every grant, and is computed once.  A segment with persistent tensors needs `fits_l1` for every
+    grant, because addresses of persistent tensors are counted from the top of L1.
     """
     *smaller, full_l1 = l1_grants(target_graph.machine)
     if plan.held:

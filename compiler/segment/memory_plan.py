@@ -1,26 +1,27 @@
 """Memory plan of a segment: buffers in L1 and UB with their lifetimes and addresses, or the reason why they do not fit.
 
-On a machine without UB, a region of L1 has its name (`target.capabilities.region_blocks`).
+On a machine without UB, a region of L1 takes the place of UB (`target.capabilities.region_blocks`).
 
 | buffer                      | memory | contents                                                                             |
 |-----------------------------|--------|--------------------------------------------------------------------------------------|
-| tensor, of a storage        | L1     | a slot of its resident part; slot 0 alone if it is a ring, or persistent              |
-| weights, of an operator     | L1     | all of them, or a slot of their chunks; chunks of a right operand, too                |
-| constants, of an operator   | UB     | bias, scales, masks, counts; streamed: of a tile's planes, or a slot of a bias's chunks |
-| out, of an operator         | UB     | a slot of the tile that it works on or stores                                         |
-| residual, of an operator    | UB     | a slot of its residual tile                                                           |
-| overlaid, of an operator    | UB     | masks that expand its chunks of weights, and perhaps all of these (`target.weight_expansion`)  |
-| arriving, expanded          | UB     | two slots of weights before and after that, of one operator after the other            |
+| tensor, of a storage        | L1     | a slot of the storage's resident part; a ring or a persistent tensor has only slot 0   |
+| weights, of an operator     | L1     | all weights, or a slot for chunks of the weights or of a right operand                |
+| constants, of an operator   | UB     | bias, scales, masks, counts; if streamed, of the planes of a tile, or of a chunk of channels |
+| out, of an operator         | UB     | a slot of the tile that the operator computes or stores                               |
+| residual, of an operator    | UB     | a slot of the operator's residual tile                                                |
+| overlaid, of an operator    | UB     | masks, and all overlaid weights if UB holds them (`target.weight_expansion`)           |
+| arriving, expanded          | UB     | two slots each of weights before and after expansion; all operators use them in turn   |
 
-Conflicts: which buffers may not share addresses if nodes do not run one after the other (`schedule.sliding_window`).
+Conflicts are pairs of buffers that may not share addresses.
 
-In a sequence that is a question of intervals: a buffer lives from the first operator that touches it to the last.  In a sliding window two
-buffers may share only if the order of the window allows it:
+If nodes run one after the other, a buffer lives from the first operator that touches it to the last, and buffers with overlapping lives
+conflict.  In a sliding window (`schedule.sliding_window`) two buffers may share addresses only in two cases:
 
-* the window is one block, and all operators that touch the one come before all that touch the other, along the edges of the graph; or
-* each is the scratch of one operator, and both operators are of one lane, whose nodes never overlap.
+* The window is one block, and all operators that touch the first buffer come before all operators that touch the second buffer, along the
+  edges of the graph.
+* Each buffer is the scratch of one operator, and both operators run on the same lane, whose nodes never overlap.
 
-Shortage: how much is missing, when, and what is live then, in words for a person who edits a plan.
+A shortage is a message for a person who edits a plan: missing bytes, the operator at the peak, and the buffers that are live there.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
-_NAMED = 4  # tensors that a message names, the largest first
+_LISTED_BUFFERS = 4  # buffers that a message lists, largest first
 
-_WHAT = {"weights": "weights of {}", "constants": "constants of {}", "out": "tile of {}", "residual": "residual tile of {}"}
-_WHAT |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expanded", "expanded": "expanded weights"}
+_BUFFER_NAMES = {"weights": "weights of {}", "constants": "constants of {}", "out": "tile of {}", "residual": "residual tile of {}"}
+_BUFFER_NAMES |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expanded", "expanded": "expanded weights"}
 
 
 def shortage(target_graph: TargetGraph, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
-    """Message for requests that do not fit: `need` blocks are requested, `have` are there beside persistent tensors."""
+    """Message for requests that do not fit.  need: blocks that they take.  have: blocks of the memory without persistent tensors."""
     step, live = peak(requests)
     total = sum(request.size for request in live)
     capacity = room_blocks(target_graph.machine, memory) if memory == Memory.L1 else have
@@ -68,40 +69,40 @@ def shortage(target_graph: TargetGraph, blocks: Blocks, memory: Memory, requests
         text += f"; {total * BLOCK_BYTES:,} B are live at once, and lie apart"
     parts: dict[str, list[int]] = {}
     for request in live:
-        parts.setdefault(_called(target_graph, blocks, request.buffer), []).append(request.size * BLOCK_BYTES)
+        parts.setdefault(_buffer_name(target_graph, blocks, request.buffer), []).append(request.size * BLOCK_BYTES)
     largest = sorted(parts.items(), key=lambda part: -sum(part[1]))
-    shown = [f"{name} {f'{len(sizes)} x ' if len(sizes) > 1 else ''}{max(sizes):,} B" for name, sizes in largest[:_NAMED]]
-    further_bytes = sum(sum(sizes) for _, sizes in largest[_NAMED:])
-    shown += [f"{len(largest) - _NAMED} more {further_bytes:,} B"] if further_bytes else []
+    shown = [f"{name} {f'{len(sizes)} x ' if len(sizes) > 1 else ''}{max(sizes):,} B" for name, sizes in largest[:_LISTED_BUFFERS]]
+    further_bytes = sum(sum(sizes) for _, sizes in largest[_LISTED_BUFFERS:])
+    shown += [f"{len(largest) - _LISTED_BUFFERS} more {further_bytes:,} B"] if further_bytes else []
     return f"{text}; live at {target_graph.operators[blocks.start + step].name}: {', '.join(shown)}"
 
 
 def peak(requests: Sequence[BufferRequest]) -> tuple[int, list[BufferRequest]]:
-    """First step with the most live blocks, and the live requests."""
+    """First step with the most live blocks, and the requests that are live at this step."""
     steps = sorted({request.birth for request in requests})
     live = {step: [request for request in requests if request.birth <= step <= request.death] for step in steps}
     step = max(steps, key=lambda index: (sum(request.size for request in live[index]), -index))
     return step, live[step]
 
 
-def _called(target_graph: TargetGraph, blocks: Blocks, buffer: Buffer) -> str:
-    """Name of a buffer, by its tensor."""
+def _buffer_name(target_graph: TargetGraph, blocks: Blocks, buffer: Buffer) -> str:
+    """Name of a buffer in messages."""
     if buffer.kind == "tensor":
         return f"tensor {target_graph.storages[buffer.of].name}"
-    return _WHAT[buffer.kind].format("" if buffer.of < 0 else target_graph.operators[blocks.start + buffer.of].name)
+    return _BUFFER_NAMES[buffer.kind].format("" if buffer.of < 0 else target_graph.operators[blocks.start + buffer.of].name)
 
 
 Matrix = NDArray[np.bool_]
 
 
 def find_conflicts(target_graph: TargetGraph, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
-    """Pairs that must not overlap, bool [n, n].  one_block: the window holds one block, so that edges order its nodes."""
-    return _apart(target_graph, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
+    """Pairs of requests that must not share addresses, bool [n, n].  one_block: whether the window holds one block, in edge order."""
+    return _find_conflicts(target_graph, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
 
 
 @lru_cache(maxsize=1 << 10)  # once for a gene's fit, and again for the segment's addresses
-def _apart(target_graph: TargetGraph, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
-    """Pairs that must not overlap.  steps: see `BufferRequest.touched`."""
+def _find_conflicts(target_graph: TargetGraph, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
+    """`find_conflicts` for operators [start, stop).  steps: `BufferRequest.touched` of every request."""
     if not steps:
         return np.zeros((0, 0), np.bool_)
     order, count = _order(target_graph, start, stop), stop - start
@@ -128,7 +129,8 @@ def _words(masks: Sequence[int], count: int) -> NDArray[np.uint64]:
 
 
 class _Order(NamedTuple):
-    """Order of a segment's operators: the lane of each; and, as bits of uint64 [k, words], the operators that do not come after it."""
+    """Order of a segment's operators.  lanes: int64 [operators], lane of every operator.  not_after: uint64 [operators, words], bits of the
+    operators that do not depend on an operator."""
 
     lanes: NDArray[np.int64]
     not_after: NDArray[np.uint64]
@@ -141,7 +143,7 @@ def _order(target_graph: TargetGraph, start: int, stop: int) -> _Order:
 
 
 def _descendants(target_graph: TargetGraph, start: int, stop: int) -> list[int]:
-    """Operators after each one along the edges of the graph, as bits."""
+    """Per operator, the operators that depend on it along the edges of the graph, as bits."""
     after = [0] * (stop - start)
     for k in range(stop - start - 1, -1, -1):
         for reader in target_graph.consumers[start + k]:
@@ -156,9 +158,10 @@ _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 @dataclass(frozen=True)
 class Places:
-    """Addresses of buffers, requests in each of the two memories, and the peak of each memory in bytes.
+    """Addresses of a segment's buffers.  l1, ub: buffer -> first block.  requests: requests by memory, L1 and UB.
 
-    L0A, L0B and L0C count two tiles; more slots are used if there is room (`target.capabilities.tile_slot`).
+    peak_bytes: peak of every memory by name, in bytes.  L0A, L0B and L0C count two tiles; more slots are used if there is room
+    (`target.capabilities.tile_slot`).  held: layout of persistent tensors.
     """
 
     l1: dict[Buffer, int]
@@ -169,7 +172,7 @@ class Places:
 
 
 def segment_label(plan: SegmentPlan) -> str:
-    """Name of the segment in messages."""
+    """Name of a segment in messages."""
     return f"segment {plan.label}"
 
 
@@ -180,10 +183,10 @@ def place_segment(
     explain: bool = True,
     held: PersistentLayout = NO_TENSORS,
 ) -> Places | Infeasible:
-    """Allocate buffers of a segment, at the same addresses in all of its strips (one if it has full rows).
+    """Allocate buffers of a segment, at the same addresses in all strips; a segment of full rows has one strip.
 
-    flip: from the top of L1 and UB (`mirrored`).
-    explain: whether the message names what does not fit, which takes time.  held: persistent tensors, at the top of L1.
+    flip: whether addresses count from the top of L1 and UB (`mirrored`).  explain: whether the message lists the buffers that do not fit,
+    which takes time.  held: layout of persistent tensors, at the top of L1.
     """
     demands = []
     for target_graph, blocks in strips:
@@ -192,7 +195,7 @@ def place_segment(
             return Infeasible(segment_label(plan), demand)
         demands.append(demand)
     target_graph, blocks = strips[0]
-    # memory by memory: persistent tensors take the top of L1, a machine without UB has a region of L1 for it
+    # memory by memory: persistent tensors take the top of L1, and a machine without UB has a region of L1 in its place
     machine, addresses, peaks, requested = target_graph.machine, {}, {}, {}
     rule, region = conflict_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, demands):
@@ -214,7 +217,7 @@ def place_segment(
     return mirrored(machine, places) if flip else places
 
 
-@lru_cache(maxsize=1 << 13)  # UB of operators does not depend on tensors: equal layers and other blocks have equal requests
+@lru_cache(maxsize=1 << 13)  # requests in UB do not depend on tensors: equal layers, and a layer in several blocks, have equal requests
 def _fit(requests: tuple[BufferRequest, ...], capacity: int, spread: bool) -> tuple[dict[Buffer, int], int]:
     return place_buffers(requests, capacity, spread)
 
@@ -226,7 +229,7 @@ def _absent(machine: Machine) -> tuple[str, ...]:
 
 
 def capacity_tests(strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
-    """Tests by memory whether the requests of `place` fit so many blocks; None if it refuses the plan in any memory."""
+    """Test by memory whether requests of `place_segment` fit a number of blocks; None if it refuses the plan in memories of any size."""
     demands = [demand for target_graph, blocks in strips if not isinstance(demand := _wanted(target_graph, plan, blocks), str)]
     if len(demands) < len(strips):
         return None
@@ -238,7 +241,7 @@ def capacity_tests(strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPl
 def _requests(
     strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, demands: Sequence[Sequence[BufferDemand]]
 ) -> Iterator[tuple[Memory, list[BufferRequest]]]:
-    """Requests in L1, and then in UB.  demands: of the operators in every strip."""
+    """Requests in L1, and then in UB.  demands: per strip, demand of every operator."""
     cases = [(*strip, needs) for strip, needs in zip(strips, demands, strict=True)]
     yield (
         Memory.L1,
@@ -248,10 +251,8 @@ def _requests(
 
 
 def mirrored(machine: Machine, places: Places) -> Places:
-    """Same addresses counted from the top of L1 and UB: behind a segment at the bottom, first loads need not wait for its last reads.
-
-    Persistent tensors stay where they are, and L1 ends below them.
-    """
+    """Addresses counted from the top of L1 and UB.  Behind a segment at the bottom, the first loads need not wait for the last reads of
+    that segment.  Persistent tensors do not move, and other buffers lie below them."""
     addresses, region = {}, region_blocks(machine)
     for memory, offsets, align in ((Memory.L1, places.l1, _L1_ALIGN), (Memory.UB, places.ub, _UB_ALIGN)):
         have, low = room_blocks(machine, memory), region if memory == Memory.L1 else 0
@@ -265,12 +266,12 @@ def mirrored(machine: Machine, places: Places) -> Places:
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
-    """Requests of strips with the same buffers, each with its largest size."""
+    """Requests for the buffers that all strips have, each with its largest size in any strip."""
     return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
 def _wanted(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks) -> list[BufferDemand] | str:
-    """Demand of every operator's tiling; or what makes the plan illegal with any addresses."""
+    """Demand of every operator's tiling; or the reason why the plan is illegal with any addresses."""
     demands, operators, start = list[BufferDemand](), target_graph.operators, blocks.start
     for k, (tiling, name, inside) in enumerate(zip(plan.tilings, plan.operators, blocks.inside, strict=True)):
         spec = operators[start + k]
@@ -335,17 +336,16 @@ def conflict_rule(target_graph: TargetGraph, blocks: Blocks, sliding: bool, wind
     return _sliding_rule(target_graph, blocks, window == 1) if sliding else None
 
 
-@lru_cache(maxsize=4096)  # one object for one rule, so that caches find it again
+@lru_cache(maxsize=4096)  # equal rules must be one object, because they are keys of caches
 def _sliding_rule(target_graph: TargetGraph, blocks: Blocks, one_block: bool) -> Conflicts:
     return lambda requests: find_conflicts(target_graph, blocks, requests, one_block)
 
 
 def slot_counts(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
-    """Slots of every resident storage: `window` of an intermediate, `prefetch` of a loaded one, never more than iterations.
+    """Storage -> number of slots: `window` for intermediates, `prefetch` for loaded tensors, never more than iterations.
 
-    1 for a persistent one, or a part that input passes load.  A window without limit keeps a slot per iteration of a strip, also for
-    storages
-    that several operators load and read: the last of them may be far behind.
+    A persistent tensor, and a part that an input pass loads, has one slot.  A window without limit keeps a slot per iteration of a strip,
+    also for loaded storages that several operators read: the last reader may be far behind the first.
     """
     iterations = _iterations(target_graph, blocks)
     slots = {}
@@ -363,7 +363,7 @@ def slot_counts(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window
 def l1_requests(
     target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window, demands: Sequence[BufferDemand]
 ) -> list[BufferRequest]:
-    """Buffers in L1 of tensors and of weights."""
+    """Requests in L1 for tensors and weights."""
     requests, repeats, last = (
         list(tensor_requests(target_graph, blocks, prefetch, window)),
         runs_repeatedly(target_graph, blocks),
@@ -375,7 +375,7 @@ def l1_requests(
 
 
 def slot_blocks(target_graph: TargetGraph, allocation: BlockAllocation, slots: int) -> int:
-    """Size of one of a storage's slots, or of the ring that holds all of them."""
+    """Blocks of one slot of a storage, or of the ring that holds all `slots` slots."""
     storage = target_graph.storages[allocation.storage]
     return round_up(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * target_graph.together, _L1_ALIGN)
 
@@ -384,7 +384,7 @@ def slot_blocks(target_graph: TargetGraph, allocation: BlockAllocation, slots: i
 def tensor_requests(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
     """Requests in L1 for loaded tensors (`prefetch` slots) and intermediates (`window` slots).
 
-    A part that an input pass loads is live in that pass, and with more slots in as many passes before it.
+    A part that an input pass loads is live in that pass, and in the `prefetch` - 1 operators before it.
     """
     repeats = runs_repeatedly(target_graph, blocks)
     last = blocks.stop - blocks.start - 1
@@ -410,13 +410,13 @@ def tensor_requests(target_graph: TargetGraph, blocks: Blocks, prefetch: int, wi
 
 @lru_cache(maxsize=4096)
 def tensor_blocks(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
-    """Blocks of `tensor_requests` that are live at each of a segment's operators, and of all of them."""
+    """Blocks of `tensor_requests` that are live at every operator of a segment, and the sum of all their blocks."""
     requests = tensor_requests(target_graph, blocks, prefetch, window)
     return live_blocks(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
 
 
 def weights_stay(slots: int, repeats: bool) -> bool:
-    """Whether weights in so many buffers stay after the first load: all of them in one, of operators that run again."""
+    """Whether weights stay after the first load: they have one buffer, and operators run repeatedly.  slots: number of buffers."""
     return repeats and slots == 1
 
 
@@ -431,19 +431,19 @@ def weight_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tilin
 def weight_requests_of(index: int, slots: int, size: int, last: int, until: int) -> tuple[BufferRequest, ...]:
     """Requests for `slots` buffers of `size` blocks of weights.
 
-    last: step until which they stay from the first on; -1: while the operator works.  until: see `operator_run.worked`.
+    last: last step of buffers that are live from step 0 on; -1: buffers live while the operator works.  until: see `operator_run.worked`.
     """
     life = (0, last) if last >= 0 else _scratch(index, until)
     return tuple(BufferRequest(Buffer("weights", index, slot), size, *life) for slot in range(slots))
 
 
 def _scratch(index: int, until: int) -> tuple[int, int, int]:
-    """Life of a buffer that only operator `index` touches, while it works."""
+    """Birth, death and touching steps of a buffer that only operator `index` uses.  until: see `operator_run.worked`."""
     return index, until, 1 << index | 1 << until
 
 
 def ub_requests(target_graph: TargetGraph, blocks: Blocks, demands: Sequence[BufferDemand]) -> list[BufferRequest]:
-    """Requests in UB of every operator: its constants and two slots of its tile, and of its residual's."""
+    """Requests in UB of all operators: constants, and two slots each of the result's tile and the residual's tile."""
     last = blocks.stop - blocks.start - 1
     last_use = last if runs_repeatedly(target_graph, blocks) else -1
     requests = list(chain.from_iterable([ub_requests_of(k, demand.buffers, last_use, blocks.until[k]) for k, demand in enumerate(demands)]))
@@ -451,7 +451,7 @@ def ub_requests(target_graph: TargetGraph, blocks: Blocks, demands: Sequence[Buf
 
 
 def own_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
-    """Requests in UB of operator `index`, before shared buffers are `merge_pooled`."""
+    """Requests in UB of operator `index`, before `merge_pooled` merges shared buffers."""
     demand = demand_of(target_graph, target_graph.operators[blocks.start + index], tiling, blocks.inside[index])
     return ub_requests_of(
         index, demand.buffers, blocks.stop - blocks.start - 1 if runs_repeatedly(target_graph, blocks) else -1, blocks.until[index]
@@ -459,9 +459,10 @@ def own_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tiling: 
 
 
 def merge_pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:
-    """Requests with shared buffers merged, each as large as the largest request for it.
+    """Requests with shared buffers merged; a shared buffer is as large as the largest request for it, and lives in all steps.
 
-    Weights of an operator are expanded while the one before it still works, so they must not overlap that one's tiles.
+    Weights of an operator are expanded while the previous operator still works, so shared buffers must not overlap that operator's tiles.
+    last: last step of the segment.
     """
     sizes: dict[Buffer, int] = {}
     single = []
@@ -477,9 +478,9 @@ def merge_pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest
 
 @lru_cache(maxsize=1 << 14)
 def ub_requests_of(index: int, buffers: tuple[UbBuffers, ...], last: int, until: int) -> tuple[BufferRequest, ...]:
-    """Requests of operator `index`.  last: step until which lasting buffers live from the first on; -1: while it works.
+    """Requests in UB of operator `index`.  until: see `operator_run.worked`.
 
-    until: see `operator_run.worked`.
+    last: last step of lasting buffers, which are live from step 0 on; -1: these buffers, too, live while the operator works.
     """
     requests = []
     for kind, slots, size, stays_live in buffers:

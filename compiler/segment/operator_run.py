@@ -1,4 +1,4 @@
-"""Run of operators as a segment sees it, independent of its blocks: readers, outputs, residence in L1, loads."""
+"""Run of operators of a segment, independent of blocks: readers, outputs, residence in L1, loads."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Load:
-    """Planes of a storage that a segment loads from DDR into the storage's L1 buffer, for every block."""
+    """Planes [plane, plane + planes) of a storage that a segment loads from DDR into the storage's L1 buffer, for every block."""
 
     storage: int
     plane: int
     planes: int
-    step: int  # position in the segment of the first operator that reads it
+    step: int  # position in the segment of the first operator that reads these planes
 
 
 class Allocation(NamedTuple):
     """Planes [plane, plane + planes) of a storage that a segment keeps in L1 from operator `birth` to operator `death`.
 
-    makers, readers: operators of the segment that write and read it, as bits.
-    contiguous: whether an operator reads all rows of an image at once, one behind the other: it is a right operand.
+    makers, readers: operators of the segment that write and read the storage, as bits.
+    contiguous: whether the storage is a right operand: an operator reads all rows of an image at once, at consecutive addresses.
     """
 
     storage: int
@@ -48,13 +48,14 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OperatorRun:
-    """Operators [start, stop); they and the storages that they keep in L1 are named by their index.
+    """Operators [start, stop) and the storages that they keep in L1; arrays number operators from 0, and storages as `allocations`.
 
-    reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
-    leaves: bool [operators], whose output the segment stores.
-    inside: whose output it reads.  allocated: int64 [operators], the index of its output among `allocations`, -1 if it is not inside.
-    readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
-    uses: int64 [.., 4], the same of the reads of a storage, from use_start on; makers: int64 [..], its makers, from made_start on.
+    reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.reach`).  leaves: bool [operators], whether the segment stores the output.
+    inside: per operator, whether the segment reads the output, or the output is persistent.
+    allocated: int64 [operators], index of the output in `allocations`, or -1.  allocations: allocation by storage.
+    readers: int64 [.., 4], (reader, *`reads`) for every reader of an output; operator k's rows begin at reader_start[k].
+    uses: int64 [.., 4], (reader, *`reads`) for every read of a storage; storage i's rows begin at use_start[i].
+    makers: int64 [..], operators that write a storage; storage i's operators begin at made_start[i].  loads: loads of every block, by step.
     """
 
     reach: Ints
@@ -73,13 +74,14 @@ class OperatorRun:
 
 
 def reads(target_graph: TargetGraph, reader: int, piece: TensorSlice) -> tuple[bool, bool, int]:
-    """Whether operator `reader` reads (some of) a slice as its main input, and as another operand; how many rows of it serve all rows."""
+    """Whether operator `reader` reads a slice, or planes of it, as its main input; whether it does as another operand; and a height.  The
+    height is the number of rows of the slice if every block of the reader needs all of them, else 0."""
     return _reads(target_graph.operators[reader], piece, target_graph.storages[piece.storage].h)
 
 
 @lru_cache(maxsize=1 << 16)
 def _reads(spec: TargetOp, piece: TensorSlice, height: int) -> tuple[bool, bool, int]:
-    # by the operator, not by the target graph: graphs of parts (`segment.core_channels`) share most of theirs
+    # cached by operator, not by target graph: graphs of parts (`segment.core_channels`) share most of their operators
     first, *operands = spec.reads
     as_other = any(read.overlaps(piece) for read in operands)
     serves_all = as_other and (spec.right is not None or height < spec.out_h)
@@ -87,7 +89,7 @@ def _reads(spec: TargetOp, piece: TensorSlice, height: int) -> tuple[bool, bool,
 
 
 def streamed_rights(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
-    """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), if it can."""
+    """Operators from `start` on whose tilings want a right operand in chunks and that can have it, as bits (see `run_of`)."""
     operators = 0
     for k, tiling in enumerate(tilings):
         if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(target_graph, start, k, held):
@@ -96,7 +98,7 @@ def streamed_rights(target_graph: TargetGraph, start: int, tilings: Sequence[Til
 
 
 def can_stream(target_graph: TargetGraph, start: int, index: int, held: int = 0) -> bool:
-    """Whether the right operand of operator `index` may come in chunks: one computed in the segment, or persistent, lies in L1."""
+    """Whether the right operand of operator `index` may come in chunks: the segment does not compute it, and it is not persistent."""
     spec = target_graph.operators[start + index]
     right = spec.right
     return (
@@ -108,7 +110,7 @@ def can_stream(target_graph: TargetGraph, start: int, index: int, held: int = 0)
 
 @lru_cache(maxsize=1 << 16)
 def ring_storages(target_graph: TargetGraph, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
-    """Storages in rings: those with a reader that caches its halo, and right operands, whose ring holds all of an image."""
+    """Storages in rings: operands of operators that cache their halo, and right operands, whose rings hold whole images."""
     operators = target_graph.operators[start:stop]
     readers = (spec for k, spec in enumerate(operators) if halo >> k & 1)
     rights = (spec.right.storage for k, spec in enumerate(operators) if spec.right is not None and not streamed >> k & 1)
@@ -119,10 +121,10 @@ def ring_storages(target_graph: TargetGraph, start: int, stop: int, halo: int, s
 def run_of(target_graph: TargetGraph, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
     """Analyse operators [start, stop).  A storage is kept in L1 if the segment writes and reads it, or if a convolution reads it.
 
-    (CUBE is fed from L1 only.)
+    Convolutions read L1 because CUBE gets operands from L1 only.
     streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: persistent storages, as bits
-    (`segment.persistent`): the segment neither loads nor stores them.  fed: operators, as bits, whose input is
-    kept nowhere (`segment.pool_fusion`); the inputs of the convolutions before are read until then.
+    (`segment.persistent`): the segment neither loads nor stores them.  fed: fed pools, as bits (`segment.pool_fusion`): their input is not
+    kept in L1, and the convolutions that feed a pool read their inputs until the pool is done.
     """
     operators = target_graph.operators[start:stop]
     until = worked(target_graph, start, stop, fed)
@@ -152,7 +154,7 @@ def run_of(target_graph: TargetGraph, start: int, stop: int, streamed: int = 0, 
     for storage in sorted(resident):
         accesses = makers_of.get(storage, []), used.setdefault(storage, [])
         if held >> storage & 1:
-            stays[storage] = Allocation(storage, 0, target_graph.storages[storage].planes, 0, stop - start - 1, *_who(*accesses))
+            stays[storage] = Allocation(storage, 0, target_graph.storages[storage].planes, 0, stop - start - 1, *_accessing(*accesses))
             continue
         stays[storage], missing = _stay(storage, *accesses)
         # convolutions that feed a pool read their inputs until the pool is done
@@ -184,7 +186,8 @@ def run_of(target_graph: TargetGraph, start: int, stop: int, streamed: int = 0, 
 
 
 def worked(target_graph: TargetGraph, start: int, stop: int, fed: int) -> tuple[int, ...]:
-    """Operator of [start, stop) with whose records each one's records come: itself, or the one that it feeds."""
+    """Per operator of [start, stop), the operator that emits its records: the operator itself, or the pool that it feeds.  Operators count
+    from `start`."""
     places = list(range(stop - start))
     for k in range(stop - start):
         if fed >> k & 1:
@@ -194,23 +197,23 @@ def worked(target_graph: TargetGraph, start: int, stop: int, fed: int) -> tuple[
 
 
 def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
-    """Start of each list, and all of them, int64 [.., width], [..] for width 1."""
+    """Start of every list, int64 [lists + 1], and the concatenated lists, int64 [.., width], or int64 [..] for width 1."""
     flat = np.array([row for group in rows for row in group], np.int64)
     return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
 
 
 def _stay(storage: int, writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]) -> tuple[Allocation, list[Load]]:
-    """Resident part of a storage, and the loads of it."""
+    """Resident part of a storage, and its loads."""
     pieces = [piece for _, piece in writes + uses]
     plane = min(p.plane for p in pieces)
     planes = max(p.plane + p.planes for p in pieces) - plane
     loads = _missing(storage, plane, planes, writes, uses)
     birth = min([k for k, _ in writes] + [load.step for load in loads])
-    return Allocation(storage, plane, planes, birth, max(k for k, _ in uses), *_who(writes, uses)), loads
+    return Allocation(storage, plane, planes, birth, max(k for k, _ in uses), *_accessing(writes, uses)), loads
 
 
-def _who(writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]) -> tuple[int, int]:
-    """Makers and readers, as bits."""
+def _accessing(writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]) -> tuple[int, int]:
+    """Operators that write and operators that read a storage, as bits."""
     makers, readers = (sum(1 << k for k in {k for k, _ in accesses}) for accesses in (writes, uses))
     return makers, readers
 
@@ -218,7 +221,7 @@ def _who(writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlic
 def _missing(
     storage: int, plane: int, planes: int, writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]
 ) -> list[Load]:
-    """Planes that are read but not written here; those with the same first reader are loaded together."""
+    """Loads of planes that the segment reads but does not write; adjacent planes with the same first reader are one load."""
     step = [-1] * planes
     for k, piece in reversed(uses):
         for p in range(piece.plane, piece.plane + piece.planes):

@@ -1,7 +1,7 @@
-"""Persistent tensors (`held`): they lie in L1 from the first segment that writes them to the last that reads them, instead of DDR.
+"""Persistent tensors (`held`): tensors in L1, instead of DDR, from the first segment that writes them to the last that reads them.
 
-All segments access one in place: its rows are a ring that holds all of them (`instructions.addressing`).  They lie at the top of
-L1, each at one address for its life; the part below the lowest live one is a segment's own.
+All segments access a persistent tensor in place: its buffer is a ring that holds all rows (`instructions.addressing`).  Persistent tensors
+lie at the top of L1, each at one address for its life; a segment may use L1 below the lowest live one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _ALIGN = L1_ALIGN_BLOCKS
 
 
 class PersistentLayout(NamedTuple):
-    """Persistent tensors of a segment.  blocks: of the top of L1, taken by other segments.  places: (storage, block of L1) of its own."""
+    """Persistent tensors during a segment.  blocks: blocks at the top of L1 that all live persistent tensors take.
+
+    places: (storage, first block in L1) of every persistent tensor that the segment accesses.
+    """
 
     blocks: int
     places: tuple[tuple[int, int], ...]
@@ -37,13 +40,13 @@ NO_TENSORS = PersistentLayout(0, ())
 
 
 def held_blocks(target_graph: TargetGraph, storage: int) -> int:
-    """Blocks of L1 of a persistent tensor."""
+    """Number of blocks that a persistent tensor takes in L1."""
     spec = target_graph.storages[storage]
     return round_up(spec.n * spec.planes * spec.h * spec.row_blocks, L1_ALIGN_BLOCKS)
 
 
 def held_storages(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int | Infeasible:
-    """Persistent storages that a segment accesses, as bits; or the reason against them."""
+    """Persistent storages that a segment accesses, as bits; or the reason why a tensor cannot be persistent."""
     if not plan.held:
         return 0
     where = f"segment {plan.label}"
@@ -62,7 +65,7 @@ def held_storages(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> i
 
 @lru_cache(maxsize=1024)
 def storage_numbers(target_graph: TargetGraph) -> dict[str, int]:
-    """Numbers of storages by name."""
+    """Name -> number of the storage."""
     return {storage.name: number for number, storage in enumerate(target_graph.storages)}
 
 
@@ -74,7 +77,7 @@ def _touched(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]
 
 @lru_cache(maxsize=4096)
 def isolated_layout(target_graph: TargetGraph, storages: int) -> PersistentLayout:
-    """Layout for a segment without others: its persistent tensors, at the top of L1."""
+    """Layout for a segment alone: only its own persistent tensors lie at the top of L1.  storages: persistent storages, as bits."""
     if not storages:
         return NO_TENSORS
     addresses, have = [], room_blocks(target_graph.machine, Memory.L1)
@@ -87,7 +90,10 @@ def isolated_layout(target_graph: TargetGraph, storages: int) -> PersistentLayou
 
 
 def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
-    """Persistent storages of one core with lives (first, last) in the order of allocation, and int64 [n, 3] for `place_persistent`."""
+    """Persistent storages of one core in the order of allocation, and their spans for `place_persistent`, int64 [n, 3].
+
+    lives: (first segment, last segment) by storage.
+    """
     requests = [BufferRequest(Buffer("tensor", storage), held_blocks(target_graph, storage), *life) for storage, life in lives.items()]
     requests.sort(key=size_order)
     return [request.buffer.of for request in requests], np.array([request[1:4] for request in requests], np.int64).reshape(-1, 3)
@@ -95,10 +101,11 @@ def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int
 
 @njit(cache=True)
 def place_persistent(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside: Ints) -> None:
-    """Allocate persistent tensors from the top of L1 down, which has `room` blocks, whether they fit or not.
+    """Allocate persistent tensors from the top of L1 down, whether they fit or not.  room: blocks of L1.
 
-    spans: int64 [n, 3] of (blocks, first segment, last segment), in the order of allocation; taken: which of them are persistent.
-    Fills places, int64 [n], their first blocks, and beside, int64 [segments], blocks of L1 from the lowest one up.
+    spans: int64 [n, 3], (blocks, first segment, last segment) of candidates, in the order of allocation.  taken: bool [n], whether a
+    candidate is persistent.  Fills places, int64 [n], the first block of every taken tensor, and beside, int64 [segments], the number of
+    blocks from the lowest live tensor to the top of L1.
     """
     beside[:] = 0
     chosen = np.flatnonzero(taken)
@@ -112,10 +119,10 @@ def place_persistent(spans: Ints, taken: NDArray[np.bool_], room: int, places: I
 
 
 def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[PersistentLayout | None] | Infeasible:
-    """Layouts of persistent tensors for the segments of a program, each with its first operator; None for a segment without any.
+    """Layouts of persistent tensors for the segments of a program, each with its first operator; None if no persistent tensor is live.
 
-    Infeasible if a segment has a tensor in DDR that another one holds, or holds a tensor without a border, if they run on several cores, or
-    if L1 is too small.
+    Infeasible if one segment has a tensor in DDR and another has it persistent, if a persistent tensor crosses no border, if segments
+    access a persistent tensor on several cores, or if L1 is too small.
     """
     if not any(plan.held for plan, _ in segments):
         return [None] * len(segments)

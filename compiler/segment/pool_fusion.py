@@ -1,10 +1,10 @@
-"""Pool fusion (`fed`): convolutions write the input of a pool's tile directly into its slot of UB, tile after tile.
+"""Pool fusion (`fed`): convolutions write the input of a pool's tile directly into the tile's slot of UB, tile after tile.
 
-Without it that input goes from FIXPIPE to L1, and comes back by MTE1, which feeds the matrix unit as well.  A tile is some rows of all
-planes.  The convolutions compute those of its rows that no tile before it read; VECTOR copies the others from the slot before.  So within
-a block no row is computed twice; the halo between two blocks is.
+Without pool fusion, FIXPIPE writes the pool's input to L1, and MTE1, which also feeds the matrix unit, moves the input to UB.  A tile has
+some rows of all planes.  The convolutions compute the rows of a tile that no earlier tile read; VECTOR copies the other rows from the
+previous slot.  So a block computes no row twice; the halo between two blocks is computed twice.
 
-The records of the convolutions come with those of the pool, so their inputs live until then.
+The records of the convolutions come with the records of the pool, so inputs of the convolutions live until the pool is done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _has_paths(machine: Machine) -> bool:
 
 
 def tiling_refusal(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], index: int) -> str:
-    """Reason in the tilings of a segment why its operator `index`, which can be fed, is not, or ''."""
+    """Reason in the tilings of a segment why pool `index` cannot be fed, or ''."""
     pool, tiling = target_graph.operators[start + index], tilings[index]
     if not isinstance(tiling, VectorTiling) or tiling.tile_planes < pool.y.planes or tiling.tile_columns:
         return "a tile of it is accepted of all planes, and of whole rows"
@@ -62,9 +62,9 @@ def tiling_refusal(target_graph: TargetGraph, start: int, tilings: Sequence[Tili
 
 
 def fed_operators(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
-    """Operators that are fed, as bits by their index; or the reason against one.
+    """Fed pools, as bits from operator `start` on; or the reason why a pool cannot be fed.
 
-    divided: whether the segment has parts of its channels, or strips.  held: storages, as bits.
+    divided: whether the segment is split by channels or in strips.  held: persistent storages, as bits.
     """
     operators = 0
     for k, tiling in enumerate(tilings):

@@ -1,8 +1,8 @@
-"""Reordering: the same operators in another order, as another target graph over the same memory.
+"""Reordering: a target graph with the same operators in another order, over the same memory.
 
-Storages, weights and their addresses stay, so segments of differently ordered graphs meet in DDR as those of one graph do,
-and variants of a container need not agree.  Only the neighbours and the number of each operator change; records keep
-the number of the original graph (`OperatorSpec.tag`).
+Storages, weights and their addresses do not change.  So segments of differently ordered graphs exchange tensors in DDR as segments of one
+graph do, and variants of a container may have different orders.  Only the neighbours and the number of an operator change; records keep
+the number in the original graph (`TargetOp.tag`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from compiler.target.target_graph import TargetGraph
 
 
 def permute_to(target_graph: TargetGraph, names: Sequence[str]) -> TargetGraph | Infeasible:
-    """Target graph with its operators in the order of their names; or the reason against it.
+    """Target graph with its operators in the order of `names`; or the reason why the order is illegal.
 
-    Names must be those of all operators, each behind its producers.
+    names: names of all operators, every operator behind its producers.
     """
     numbers = _numbers(target_graph)
     order = [numbers.get(name, -1) for name in names]
@@ -48,7 +48,7 @@ def _numbers(target_graph: TargetGraph) -> dict[str, int]:
 
 @lru_cache(maxsize=256)
 def permute(target_graph: TargetGraph, order: tuple[int, ...]) -> TargetGraph:
-    """Target graph whose k-th operator is operator order[k] of this one.  The order must be a topological one."""
+    """Target graph whose k-th operator is operator order[k] of `target_graph`.  The order must be topological."""
     place = {old: new for new, old in enumerate(order)}
 
     def numbers(operators: Iterable[int]) -> tuple[int, ...]:

@@ -2,14 +2,14 @@
 
 | step       | from -> to                                    | by                                                                     |
 |------------|-----------------------------------------------|------------------------------------------------------------------------|
-| transforms | graph and plan -> those of other operators    | `segment.transforms`; unchanged if the plan asks for none              |
-| parts      | graph -> a graph per part of output channels  | `segment.core_channels`; one part if cores share rows, or there is one |
+| transforms | graph and plan -> graph and plan              | `segment.transforms`, which replace operators by other operators       |
+| parts      | graph -> a graph per part of output channels  | `segment.core_channels`; one part for one core, or if cores share rows |
 | strips     | part -> a graph per range of columns          | `segment.strips`; one strip for full rows                              |
-| blocks     | strip -> rows of every block, residence       | `segment.blocks`, for right operands that are streamed                 |
-| shares     | blocks of all images -> a range for each core | of iterations; of a part all of them                                   |
-| memory     | strips of a share -> addresses                | `segment.memory_plan`, the same ones in all strips                     |
+| blocks     | strip -> rows of every block, residence       | `segment.blocks`; depends on the right operands that are streamed      |
+| shares     | iterations -> a range for each core           | `segment.blocks`; the core of a part has all iterations                |
+| memory     | strips of a share -> addresses                | `segment.memory_plan`; the same addresses in all strips                |
 
-A gene has no tilings yet, so it has only an `Outline`, as a plan does.
+A plan has an `Outline` and tilings; a gene, which has no tilings yet, has only an `Outline`.
 
 Segments alternate between the ends of L1, so that loads need not wait for the previous segment; all segments at the bottom are slower on
 Inception, DenseNet and ViT (plan key `same_end`).
@@ -33,10 +33,10 @@ from compiler.target.target_graph import TargetGraph
 
 
 class Outline(NamedTuple):
-    """Shape of a segment: decides shares, strips and blocks of operators [start, stop) with any tilings.
+    """Outline of a segment: the numbers that decide shares, strips and blocks of operators [start, stop), whatever the tilings are.
 
-    channels: parts of the output channels.  columns: strips.  blocks: of rows.  dealt: cores that share the iterations.
-    halo: operators, as bits, that cache the halo of their input.  held: persistent storages, as bits (`segment.persistent`).
+    Numbers: channels, of parts of output channels; columns, of strips; blocks, of blocks of rows; dealt, of cores that share iterations.
+    Bits: halo, operators that cache the halo of their input; held, persistent storages (`segment.persistent`).
     """
 
     start: int
@@ -51,19 +51,19 @@ class Outline(NamedTuple):
     def blocks_of(self, strip: TargetGraph, streamed: int = 0, fed: int = 0) -> Blocks:
         """Blocks of a strip.
 
-        streamed: operators, as bits, whose right operand comes in chunks.  fed: those that are (`segment.pool_fusion`).
+        streamed: operators, as bits, whose right operand comes in chunks.  fed: fed pools, as bits (`segment.pool_fusion`).
         """
         return cut_blocks(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held, fed)
 
 
 class StripBlocks(NamedTuple):
-    """Strip of a segment, all of it for full rows: the target graph of its tensors and operators, and its blocks."""
+    """Strip of a segment: the target graph of its tensors and operators, and its blocks.  A segment of full rows is one strip."""
 
     target_graph: TargetGraph
     blocks: Blocks
 
     def residence(self, index: int) -> tuple[tuple[bool, bool], ...]:
-        """Residence of every operand of operator `index`: whether the segment has it in L1, and whether it is written there."""
+        """Residence of every operand of operator `index`: whether the operand is in L1, and whether the segment computes it there."""
         allocations, operands = self.blocks.allocations, []
         if self.blocks.fed >> index & 1:
             return ((True, True),)
@@ -71,19 +71,19 @@ class StripBlocks(NamedTuple):
             allocation = allocations.get(read.storage)
             operands.append((False, False) if allocation is None else (True, allocation.makers > 0))
         if self.blocks.streamed >> index & 1:
-            operands[1] = False, False  # chunks come from DDR, whatever else is in L1
+            operands[1] = False, False  # chunks come from DDR, even if L1 has the storage for another operator
         return tuple(operands)
 
 
 class CoreShare(NamedTuple):
-    """Work of one core: iterations (every block of every image) of each of its strips."""
+    """Work of one core.  strips: all strips of the core's part.  iterations: its range of iterations (every block of every image)."""
 
     strips: tuple[StripBlocks, ...]
     iterations: range
 
 
 def largest_strip(target_graph: TargetGraph, outline: Outline) -> StripBlocks | Infeasible:
-    """Largest part, as wide as its widest strip, with all right operands in L1: if it fits, all fit."""
+    """Largest part, as wide as its widest strip, with all right operands in L1: if it fits, all parts and strips fit."""
     start, stop, channels, *_ = outline
     parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):
@@ -95,8 +95,8 @@ def largest_strip(target_graph: TargetGraph, outline: Outline) -> StripBlocks | 
 class Segment(NamedTuple):
     """Segment with all splits applied.
 
-    plan: of all passes.  parts: a target graph for each, whose operators `outline` counts; cuts: those of its strips.  fed: operators, as
-    bits.
+    plan: plan after all transforms.  outline: outline of this plan.  parts: target graph of every part of output channels.
+    cuts: per part, target graphs of its strips.  fed: fed pools, as bits.
     """
 
     plan: SegmentPlan
@@ -107,14 +107,14 @@ class Segment(NamedTuple):
 
     @classmethod
     def of(cls, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> Segment | Infeasible:
-        """Segment whose first operator is `start`; or the reason why its channels or columns cannot be split so."""
+        """Segment whose first operator is `start`; or the reason why the plan's splits are impossible."""
         for transform in TRANSFORMS:
             if transform.wanted(plan):
                 rewritten = transform.apply(target_graph, plan, start, start + len(plan.operators))
                 if isinstance(rewritten, Infeasible):
                     return _refused(plan, rewritten)
                 target_graph, plan = rewritten.target_graph, rewritten.expand(plan)
-        # transforms have rewritten plan and graph: the rest divides them over cores
+        # transforms have rewritten plan and graph: the next steps divide them into parts and strips
         stop = start + len(plan.operators)
         held = held_storages(target_graph, plan, start)
         if isinstance(held, Infeasible):
@@ -130,7 +130,7 @@ class Segment(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """Index of the part with the most channels, the first of equals."""
+        """Index of the first part with the most channels."""
         return self.parts.index(largest_part(self.parts, self.outline.start, self.outline.stop)) if len(self.parts) > 1 else 0
 
     def streamed(self, part: int) -> int:
@@ -143,14 +143,14 @@ class Segment(NamedTuple):
         return tuple([StripBlocks(strip, blocks_of(strip, streamed, self.fed)) for strip in self.cuts[part]])
 
     def widest(self) -> StripBlocks:
-        """Largest part, as wide as its widest strip."""
+        """Largest part, as wide as its widest strip, with the streamed right operands of the plan."""
         target_graph, outline = self.parts[self.largest], self.outline
         strip = widest(target_graph, outline.start, outline.stop, outline.columns)
         assert not isinstance(strip, Infeasible), "`of` refuses what has none"
         return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest), self.fed))
 
     def share(self, core: int) -> CoreShare:
-        """Work of the plan's core of this index: its part of the channels, or a range of the iterations."""
+        """Work of core `core`, an index into the plan's cores: its part of the channels, or a range of the iterations."""
         part = core if len(self.parts) > 1 else 0
         core_strips = self.strips(part)
         target_graph = core_strips[0].target_graph
@@ -158,15 +158,15 @@ class Segment(NamedTuple):
         return CoreShare(core_strips, share_iterations(iterations, (core - part, self.outline.dealt)))
 
     def slots(self, strip: StripBlocks) -> dict[int, int]:
-        """Slots of every tensor that stays in L1 (`segment.memory_plan.slot_counts`)."""
+        """Number of slots of every tensor in L1 (`segment.memory_plan.slot_counts`)."""
         return slot_counts(strip.target_graph, strip.blocks, self.plan.prefetch, self.plan.window)
 
     def memory(
         self, share: CoreShare, flip: bool = False, explain: bool = True, held: PersistentLayout | None = None
     ) -> Places | Infeasible:
-        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, explain: see `segment.memory_plan.place`.
+        """Addresses in L1 and UB for a share, or the reason why its buffers do not fit.
 
-        held: the program's persistent tensors; None: as if the segment were alone.
+        flip, explain: see `place_segment`.  held: layout of the program's persistent tensors; None: layout for the segment alone.
         """
         return place_segment(
             share.strips, self.plan, flip, explain, held or isolated_layout(share.strips[0].target_graph, self.outline.held)
@@ -177,7 +177,7 @@ class Segment(NamedTuple):
 def _cut(
     target_graph: TargetGraph, start: int, stop: int, channels: int, columns: int
 ) -> tuple[tuple[TargetGraph, ...], tuple[tuple[TargetGraph, ...], ...]] | Infeasible:
-    """Parts, and the strips of each."""
+    """Target graphs of parts, and per part the target graphs of its strips."""
     parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):
         return parts

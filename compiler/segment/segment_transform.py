@@ -1,7 +1,7 @@
-"""Segment transform: a segment of other operators in place of a segment, so that lower levels need not know how it is split.
+"""Segment transform: replaces the operators of a segment by new operators, so that lower levels need not know how the segment is split.
 
-A transform rewrites the target graph; plans are rewritten by the same numbers, from the original operators to the new ones (`expand`) and
-back (`contract`), and genes by `space.decode`.  All transforms are in `segment.transforms`.
+A transform rewrites the target graph.  `RewrittenSegment` maps plans from original to new operators (`expand`) and back (`contract`);
+`space.decode` maps genes.  All transforms are in `segment.transforms`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from compiler.target.target_graph import TargetGraph
 
 @dataclass(frozen=True, eq=False)
 class RewrittenSegment:
-    """Segment after a transform.  target_graph: its operators from `start` on are the new ones.  order: the original operator of each.
+    """Segment after a transform.  target_graph: target graph with the new operators.
 
-    asked: keys of the gene that asked for it.  loaded: storages, as bits, that cannot be persistent.  planes: of every operator that is a
-    part on VECTOR, else 0; () for none.
+    order: per new operator, its original operator; both count from the segment's start.  asked: settings that asked for the transform, by
+    key.  loaded: storages, as bits, that cannot be persistent.
+    planes: per new operator, number of its planes if it is a part on VECTOR, else 0; () if no operator is.
     """
 
     target_graph: TargetGraph
@@ -32,24 +33,24 @@ class RewrittenSegment:
 
     @cached_property
     def last(self) -> tuple[int, ...]:
-        """Last new operator of every original one, whose tiling this has."""
+        """Per original operator, its last new operator."""
         last = {of: index for index, of in enumerate(self.order)}
         return tuple([last[of] for of in range(len(last))])
 
     @cached_property
     def tilings(self) -> tuple[int, ...]:
-        """Place of every operator's tiling among those of the original plan: of its operators, and behind them of its parts on VECTOR."""
+        """Per new operator, index of its tiling in the original plan: tilings of operators come first, then tilings of parts on VECTOR."""
         parts = count(len(self.last))
         return tuple([next(parts) if planes else of for of, planes in zip(self.order, self.planes or [0] * len(self.order), strict=True)])
 
     @cached_property
     def leaders(self) -> tuple[int, ...]:
-        """Last operator with the tiling of each."""
+        """Per new operator, the last new operator with the same tiling."""
         last = {place: index for index, place in enumerate(self.tilings)}
         return tuple([last[place] for place in self.tilings])
 
     def expand(self, plan: SegmentPlan) -> SegmentPlan:
-        """Plan of the new operators."""
+        """Plan of the new operators.  plan: plan of the original operators."""
         tilings = *plan.tilings, *(share.tiling for share in plan.on_vector)
         columns = {
             "operators": tuple([plan.operators[of] for of in self.order]),
@@ -59,7 +60,7 @@ class RewrittenSegment:
         return plan.model_copy(update=columns | {key: SegmentPlan.model_fields[key].default for key in self.asked})
 
     def contract(self, plan: SegmentPlan) -> SegmentPlan:
-        """Plan of the original operators.  plan: of the new ones; those with one leader have one tiling."""
+        """Plan of the original operators.  plan: plan of the new operators, with equal tilings for operators with the same leader."""
         names, tilings = (tuple([column[index] for index in self.last]) for column in (plan.operators, plan.tilings))
         cached = {of for of, halo in zip(self.order, plan.halo, strict=False) if halo == "cache"}
         halo = tuple(["cache" if of in cached else "recompute" for of in range(len(names))]) if cached else ()
@@ -74,10 +75,11 @@ class RewrittenSegment:
 
 @dataclass(frozen=True)
 class SegmentTransform:
-    """Transform for settings that ask for it: a plan, or a gene, which has the same keys but no tilings.
+    """Transform of a segment.  Settings are a plan, or a gene, which has the same keys but no tilings.
 
-    wanted: whether settings ask for it.  words: for it in messages.  conflicts: keys that may not be set beside it, with a format of the
-    settings for messages.  split: rewrites operators [start, stop); or the reason against it.
+    wanted: whether settings ask for the transform.  words: name of the transform in messages.  conflicts: keys that may not be set together
+    with the transform -> format of the settings in messages.  split: function that rewrites operators [start, stop), or returns the reason
+    why it cannot.
     """
 
     wanted: Callable[[Any], bool]
@@ -86,7 +88,7 @@ class SegmentTransform:
     split: Callable[[TargetGraph, Any, int, int], RewrittenSegment | Infeasible]
 
     def apply(self, target_graph: TargetGraph, settings: Any, start: int, stop: int) -> RewrittenSegment | Infeasible:
-        """Segment of the new operators; or the reason against it, without a place where it is of the segment as a whole."""
+        """Segment of the new operators; or the reason why it is impossible, without a place if no single operator is the reason."""
         for key, words in self.conflicts.items():
             if getattr(settings, key, 0) not in (0, 1, ()):  # genes have fewer keys than plans
                 return Infeasible("", f"{self.words(settings)} and {words.format(settings)}: one of the two is accepted")

@@ -1,14 +1,14 @@
 """Strips: a segment cut along columns, for rows that are too wide for L1.
 
-A strip of an operator is an operator: some columns of the result, and the columns of the input that they need.  So a strip of a segment is
-a segment of a target graph with narrow tensors, in blocks of rows of its own.  Only reads and writes of DDR need to know that rows go on
-there.  Columns that two strips need, the halo, are computed or loaded in both: a block keeps rows for its neighbour in a ring, and
-a strip's neighbour comes when all of these are gone.
+A strip of an operator is an operator, too: it computes some columns of the result from the columns of the input that these need.  So a
+strip of a segment is a segment of a target graph with narrow tensors, and has its own blocks of rows.  Only reads and writes of DDR need to
+know that rows are longer there.  The halo, the columns that two strips need, is computed or loaded in both strips.  A ring keeps rows for
+the next block, but cannot keep columns for the next strip: the next strip starts after the last block, when these rows are overwritten.
 
-Padding on the left or the right is in the first or last strip only, because regions say so (`ir.region`).
+Only the first strip has padding on the left, and only the last strip has padding on the right, as regions are (`ir.region`).
 
-Strips are used only where rows do not fit or weights would not stay: each row of a strip is a burst of its own, and its halo is computed or
-loaded again.
+Strips are used only if rows do not fit L1, or if weights would not stay: every row of a strip is a separate burst, and the halo is computed
+or loaded again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import Strip, TargetOp
 
-Columns = Rows  # the same interval along the other axis
+Columns = Rows  # interval of columns
 
 
 def strips(target_graph: TargetGraph, start: int, stop: int, count: int) -> tuple[TargetGraph, ...] | Infeasible:
-    """Split operators [start, stop) into strips, one target graph each, of the columns that leave them; or the reason against it."""
+    """Target graph of each of `count` strips, which split the columns that leave operators [start, stop); or the reason against a split."""
     return (target_graph,) if count == 1 else _strips(target_graph, start, stop, count)
 
 
@@ -48,7 +48,7 @@ def _strips(target_graph: TargetGraph, start: int, stop: int, count: int) -> tup
 
 
 def widest(target_graph: TargetGraph, start: int, stop: int, count: int) -> TargetGraph | Infeasible:
-    """Target graph in which every tensor and operator is as wide as in its widest strip: if it fits, all fit."""
+    """Target graph in which every tensor and operator is as wide as in its widest strip: if it fits, all strips fit."""
     return target_graph if count == 1 else _widest(target_graph, start, stop, count)
 
 
@@ -67,7 +67,7 @@ def _widest(target_graph: TargetGraph, start: int, stop: int, count: int) -> Tar
 
 
 def row_blocks_read(target_graph: TargetGraph, spec: TargetOp, operand: int) -> tuple[int, int]:
-    """Range (first, count) of blocks that an operator reads of every row of operand i."""
+    """Range (first, count) of blocks that an operator reads of every row of operand `operand`, an index."""
     storage = target_graph.storages[spec.reads[operand].storage]
     if spec.strip is None or spec.pixels_only[operand]:
         return 0, storage.row_blocks
@@ -82,7 +82,7 @@ def row_blocks_made(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, int
 
 
 def row_blocks_stored(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, int]:
-    """Range (first, count) of blocks that an operator stores of every row of its result, if it does."""
+    """Range (first, count) of blocks that an operator stores of every row of its result, if the result is stored."""
     return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.first_owned, spec.strip.owned)
 
 
@@ -102,7 +102,7 @@ def _refusal(target_graph: TargetGraph, index: int, stop: int, count: int) -> st
 
 
 def _strip(target_graph: TargetGraph, start: int, stop: int, index: int, count: int) -> TargetGraph | Infeasible:
-    """Strip `index` of `count`."""
+    """Target graph of strip `index` of `count`; or the reason why it is impossible."""
     operators, storages, touched = list(target_graph.operators), list(target_graph.storages), dict[int, Columns]()
     produced, main = dict[int, Columns](), dict[int, Columns]()
 
@@ -116,7 +116,7 @@ def _strip(target_graph: TargetGraph, start: int, stop: int, index: int, count: 
         for reader in target_graph.consumers[k]:
             if reader < stop:
                 produced[k] = produced[k].hull(_read(target_graph, reader, spec.y, main[reader], produced[reader]))
-        produced[k] = produced[k] if produced[k].size else Columns(0, 1)  # without readers no row of it is computed
+        produced[k] = produced[k] if produced[k].size else Columns(0, 1)  # results without readers have no rows
         main[k] = demand(spec.operator, produced[k], spec.in_w, COLUMNS)
         main[k] = Columns(main[k].start // spec.pixels_per_block * spec.pixels_per_block, main[k].stop)
         touch(spec.y, produced[k])
@@ -133,7 +133,7 @@ def _strip(target_graph: TargetGraph, start: int, stop: int, index: int, count: 
 
 
 def _read(target_graph: TargetGraph, reader: int, piece: TensorSlice, main: Columns, produced: Columns) -> Columns:
-    """Columns of a slice that a reader needs for columns `produced` of its result, and `main` of its main input."""
+    """Columns of a slice that a reader needs.  main: columns of its main input.  produced: columns of its result."""
     spec = target_graph.operators[reader]
     columns = EMPTY
     for i, read in enumerate(spec.reads):
@@ -147,7 +147,7 @@ def _read(target_graph: TargetGraph, reader: int, piece: TensorSlice, main: Colu
 
 
 def _storage(storage: StorageSpec, columns: Columns) -> StorageSpec:
-    """Part of a storage in a strip: full blocks."""
+    """Part of a storage that has all blocks of `columns`."""
     pixels = storage.w // storage.row_blocks
     first, stop = columns.start // pixels, -(-columns.stop // pixels)
     pitch = storage.ddr_row_blocks

@@ -1,7 +1,7 @@
 """Transforms of segments, in the order in which they are applied.
 
-A split over cores (`segment.core_channels`) or into strips (`segment.strips`) is none: it makes several graphs of one, with the same
-operators, and no other plan.
+A split over cores (`segment.core_channels`) or into strips (`segment.strips`) is not a transform: it makes several graphs with the same
+operators from one graph, and does not change the plan.
 """
 
 from __future__ import annotations

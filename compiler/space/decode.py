@@ -1,9 +1,9 @@
-"""From a gene to the plan of its segment, by fixed rules: which tilings, which weights stay, what is split until L1 and UB hold it.
+"""Decoder: from a gene to the plan of its segment, by fixed rules that choose tilings and resident weights so that L1 and UB hold them.
 
-How many blocks a window needs, and can hold: W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block))).
+Number of blocks in a window (`formula_window`): W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block))).
 
-latency: a block through all operators, one after the other.  II, the initiation interval: what the busier of the two lanes, or the bus,
-needs per block.  resident: what L1 holds whatever the window is; live bytes: what one more block under way takes.
+latency: cycles of a block in all operators, one after the other.  II, the initiation interval: cycles per block of the busiest of the two
+lanes and the bus.  resident: bytes of L1 taken with any window.  live bytes: bytes of L1 that one more block in the window takes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from simulator.npu.parts import Memory
 
 
 def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling], capacity: int) -> int:
-    """W of a segment with these tilings, weights streamed; at most its iterations.  capacity: blocks of L1."""
+    """W of a segment with streamed weights, at most its iterations.  tilings: of all operators.  capacity: blocks of L1."""
     target_graph, blocks = strip
     iterations = blocks.count * target_graph.storages[target_graph.operators[blocks.start].y.storage].n
     work = [0.0, 0.0, float(load_cycles(target_graph, blocks, range(blocks.count)).sum())]
@@ -82,19 +82,19 @@ def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling],
     return max(1, min(needed, room, iterations))
 
 
-@lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
+@lru_cache(maxsize=1 << 14)  # a search places, estimates and measures a gene: every second call is a repeat
 def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPlan | None:
-    """The plan of a gene; None where L1 or UB cannot hold it.
+    """Plan of a gene; None if L1 or UB cannot hold its buffers.
 
-    held: storages, as bits, that it makes or reads where they lie whole in L1.  beside: blocks of L1 that are not its own, those of these
-    among them (`space.persistent`).
+    held: persistent storages, as bits, that the segment accesses.  beside: blocks of L1 that all persistent tensors take during the segment
+    (`space.persistent`).
 
-    Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
-    operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
-    estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.  All of it within the
-    memory that the gene names.  Passes have equal tilings: those of the last one.
+    Weights stay if the gene asks for it, smallest weights first, while L1 has room; other weights are streamed.  The right operand of a
+    product of two tensors stays as a whole if it fits.  If UB cannot hold the tiles that `choices` name, the tilings with the best
+    estimates replace them, and are split until they fit (`space.fit_ub`).  Pinned tilings do not change.  The gene's grant limits all
+    memories.  All passes have the tilings of the last pass.
     """
-    # keys that only neighbours in a program know of, and a formula for the window, which says in what order passes come
+    # held tensors and ends of L1 matter only in a program; the order of passes depends on the window, so the formula cannot choose it
     in_order = gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1)
     if gene.held or gene.same_end or in_order:
         plain = gene._replace(held=0, same_end=False, window=1 if in_order else gene.window)
@@ -114,9 +114,9 @@ def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0
 
 
 def expand(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[TargetGraph, Gene, list[RewrittenSegment]] | None:
-    """Graph and gene of the last transform, and the segments of all, in their order; None where one cannot be applied.
+    """Graph and gene after all transforms, and the segment after each transform, in order; None if a transform is impossible.
 
-    held: storages, as bits, that lie whole in L1.
+    held: persistent storages, as bits.
     """
     segments = list[RewrittenSegment]()
     for transform in TRANSFORMS:
@@ -130,7 +130,7 @@ def expand(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[Target
 
 
 def _expanded(gene: Gene, segment: RewrittenSegment) -> Gene:
-    """Gene of the new operators, of which parts on VECTOR have no choice."""
+    """Gene of the new operators; parts on VECTOR have choice 0."""
     cached, choices = bits(gene), tuple([gene.choices[place] if place < len(gene.choices) else 0 for place in segment.tilings])
     pinned = *segment.tilings, *range(max(segment.tilings) + 1, tiling_count(gene))  # parts on VECTOR that a later transform makes
     return gene._replace(
@@ -143,12 +143,12 @@ def _expanded(gene: Gene, segment: RewrittenSegment) -> Gene:
 
 
 def _fitting(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
-    """leaders: of every operator the one whose tiling it has."""
+    """Plan of a gene without pins.  leaders: per operator, the operator whose tiling it has."""
     divided = outline(target_graph, gene, held)
     strip = largest_strip(target_graph, divided)
     if isinstance(strip, Infeasible):
         return None
-    if divided.channels == 1:  # too few channels for the cores: the plan is that of rows
+    if divided.channels == 1:  # with one part of the channels, a plan is split by rows
         gene = gene._replace(split="rows")
     fed = _fed(target_graph, gene, divided, leaders, held)
     if fed:
@@ -172,7 +172,7 @@ def _fitting(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held
 
 
 def _fed(target_graph: TargetGraph, gene: Gene, divided: Outline, leaders: Sequence[int], held: int) -> int:
-    """Operators, as bits, that the gene wants fed and that can be."""
+    """Pools, as bits, that the gene wants fed and that can be fed."""
     undivided = divided.channels == divided.columns == 1 and tuple(leaders) == tuple(range(len(leaders)))
     if max(gene.choices, default=0) < len(UB_SLOTS) or not undivided:
         return 0
@@ -190,7 +190,7 @@ def _unfed(gene: Gene, fed: int) -> Gene:
 
 
 def _pinned(target_graph: TargetGraph, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
-    """To the letter, where that is legal and fits every core."""
+    """Plan with the pinned tilings, if it is legal and fits every core."""
     tilings, caching = pinned_tilings(gene.pinned), [bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)]
     for window in _windows(target_graph, gene, tilings, held, beside):
         plan = _planned(target_graph, gene, tilings, window, caching, held)
@@ -200,7 +200,7 @@ def _pinned(target_graph: TargetGraph, gene: Gene, held: int, beside: int) -> Se
 
 
 def _windows(target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
-    """Windows to try for a gene: that of the formula only where it fits."""
+    """Windows to try for a gene with pins, in order."""
     if gene.window != FORMULA:
         return ("all" if gene.window == ALL else gene.window,)
     strip = largest_strip(target_graph, outline(target_graph, gene, held))
@@ -209,9 +209,9 @@ def _windows(target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], h
 
 
 def _in_chunks(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
-    """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ...
+    """Sets of operators, as bits, whose right operand comes in chunks: none, then the largest operand, the two largest operands, ...
 
-    Those of one leader, which have its tiling, do so together.
+    Operators with the same leader are in a set together, because they have one tiling.
     """
     yield 0
     operators = target_graph.operators[gene.start : gene.stop]
@@ -226,10 +226,10 @@ def _in_chunks(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], he
 
 @lru_cache(maxsize=1 << 16)
 def _asked(kind: CostClass, rows: int, inside: bool, whole: bool, budget: int, choice: int, fed: bool) -> BufferDemand | None:
-    """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
+    """Demand of an operator's tiling number `choice` for blocks of `rows` rows; None if there is no such tiling.
 
-    inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
-    blocks.  fed: see `gene.vector_choice`.
+    inside: whether its result stays on chip.  whole: whether weights or a right operand stay in L1; else they come in chunks of at most
+    `budget` blocks.  fed: see `gene.vector_choice`.
     """
     target_graph, spec = kind.target_graph, kind.spec
     product = product_of(spec)
@@ -243,7 +243,7 @@ def _asked(kind: CostClass, rows: int, inside: bool, whole: bool, budget: int, c
 
 
 class _Fitting:
-    """The tilings of a segment while some are exchanged: what is taken fits L1."""
+    """Tilings of a segment during their choice; the tilings in `taken` always fit L1."""
 
     def __init__(self, strip: StripBlocks, gene: Gene, leaders: Sequence[int], beside: int) -> None:
         self.strip, self.gene, self.leaders = strip, gene, leaders
@@ -269,12 +269,12 @@ class _Fitting:
         return tuple([self.taken[k].tiling for k in self.operators])
 
     def fill(self) -> bool:
-        """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
+        """Take tilings of all operators, with as many resident weights as fit; False if no tilings fit."""
         by_size = self.run.weighted if keeps_weights(self.target_graph, self.gene) else ()
         every = {k: k in self.run.weighted for k in self.operators}
         if by_size and self._all_stay() and self.take(every, 0):
             return True
-        streamed = dict.fromkeys((*reversed(self.run.weighted), *self.operators), False)  # the one first that is most likely too much
+        streamed = dict.fromkeys((*reversed(self.run.weighted), *self.operators), False)  # largest weights first: most likely too large
         for budget in CHUNK_BUDGETS[self.gene.chunk :]:
             if not self.take(streamed, budget):
                 continue
@@ -288,10 +288,8 @@ class _Fitting:
         return self.take(every, CHUNK_BUDGETS[-1]) or any(self.take(streamed, budget * self.run.least) for budget in LAST_BUDGETS)
 
     def _all_stay(self) -> bool:
-        """Whether all weights will stay where they may at all, clear before any chunk is looked for.
-
-        There is room for the largest chunks of those that do not stay yet; and a chunk as deep as all weights is legal where they are.
-        """
+        """Whether all weights fit for certain, without a trial with chunks.  L1 then has room at every step of `fill`, which takes weights
+        one by one while other operators have the largest chunks; and a chunk with all of k is within the budget."""
         if self.gene.window == FORMULA or self.layout.streamed:
             return False
         budget = CHUNK_BUDGETS[self.gene.chunk]
@@ -313,22 +311,22 @@ class _Fitting:
         return fits(tuple(merge_pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
 
     def feeds(self) -> bool:
-        """Whether convolutions that feed have tilings with which they can."""
+        """Whether the tilings taken allow every fed pool to be fed."""
         fed = [k for k in self.operators if self.layout.fed >> k & 1]
         return not any(tiling_refusal(self.target_graph, self.gene.start, self.tilings, k) for k in fed)
 
     def widen(self) -> None:
-        """As many slots as the formula gives, where they fit beside the tilings taken."""
+        """Set the window of the formula if its slots fit beside the tilings taken, else one slot."""
         self._slots(formula_window(self.strip, self.gene.prefetch, self.tilings, self.have))
         if not self.take({}, 0):
             self._slots(1)
 
     def take(self, resident: dict[int, bool], budget: int) -> bool:
-        """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
+        """Take tilings of operators with resident or streamed weights; False, without a change, if they do not fit."""
         taken = self.taken.copy()
         for k, stays in resident.items():
             asked = self._asked(k, stays, budget)
-            # one that alone is too much spares a look at the others
+            # operators that do not fit alone need no further test
             if asked is None or self.live[k] + asked.slots * asked.size > self.have:
                 return False
             taken[k] = asked
@@ -339,7 +337,7 @@ class _Fitting:
         return True
 
     def _fits_l1(self, taken: dict[int, BufferDemand]) -> bool:
-        """Mostly clear from sums: of everything, or of what is live at one step whatever shares with what."""
+        """Whether tilings fit L1.  Two sums mostly decide: all buffers, and buffers that are live at one step in any case."""
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
             return True
@@ -365,7 +363,7 @@ class _Fitting:
         return asked if of == k or asked is None else tiling_demand(self.run.kinds[k], asked.tiling, inside[k])
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
-        """With these in place of those taken, where UB wants others."""
+        """Plan with `tilings`, which differ from the tilings taken if UB is too small for them."""
         return _planned(
             self.target_graph, self.gene, tilings, self.window, _caching(self.target_graph, self.gene, self.layout), self.layout.held
         )
@@ -391,7 +389,7 @@ def _planned(
 
 
 class _Weights(NamedTuple):
-    """Blocks of an operator's weights: all of them, those of a group, and those of a fractal of its channels."""
+    """Blocks of an operator's weights.  size: all weights.  group: weights of a group.  deep: all of k for one fractal of channels."""
 
     size: int
     group: int
@@ -399,10 +397,10 @@ class _Weights(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Common part of the plans of a run of operators, whatever its gene.
+    """Common part of all plans of a run of operators.
 
-    weighted: operators that have weights, the smallest first; sizes: theirs.  least: blocks of the smallest chunk that any of the products
-    has.  plain: a plan that names the operators, and nothing else.
+    weighted: operators with weights, smallest weights first.  sizes: their weights, in the same order.  least: blocks of the smallest chunk
+    that every product can have.  kinds: cost class of every operator.  plain: plan that has only the names of the operators.
     """
 
     weighted: tuple[int, ...]
@@ -434,7 +432,7 @@ def _run(target_graph: TargetGraph, start: int, stop: int) -> _Run:
 
 
 def _caching(target_graph: TargetGraph, gene: Gene, layout: Blocks) -> list[bool]:
-    """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
+    """Per operator, whether it caches a halo; operators without a halo do not, so that equal plans have equal keys."""
     mask = bits(gene)
     if not mask:
         return []
@@ -446,7 +444,7 @@ def _caching(target_graph: TargetGraph, gene: Gene, layout: Blocks) -> list[bool
 
 
 def plan_of(target_graph: TargetGraph, segments: list[SegmentPlan]) -> Plan:
-    """A plan of a unit from its segments in order."""
+    """Plan of a target graph.  segments: plans of its segments, in order."""
     return Plan.model_construct(
         version=1,
         model=target_graph.graph.digest,
@@ -457,7 +455,7 @@ def plan_of(target_graph: TargetGraph, segments: list[SegmentPlan]) -> Plan:
 
 
 def sharing(target_graph: TargetGraph, genes: Sequence[Gene]) -> TargetGraph:
-    """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
+    """Target graph within the shared memory of a program: the smallest shared memory that the grant of a gene names."""
     grants = memory_grants(target_graph.machine)
     if len(grants) == 1:
         return target_graph
@@ -474,7 +472,7 @@ def spaces_of(target_graph: TargetGraph, genome: Genome) -> list[Space]:
 
 
 def decode_all(target_graph: TargetGraph, genome: Genome) -> Plan | Infeasible:
-    """The plan of a genome, or the first segment that does not fit."""
+    """Plan of a genome, or the first segment that does not fit."""
     segments = []
     for index, (gene, space) in enumerate(zip(genome, spaces_of(target_graph, genome), strict=True)):
         plan = decode(target_graph, gene, *space)

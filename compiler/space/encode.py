@@ -1,7 +1,7 @@
-"""From a plan back to a gene: every plan that can be run has one, and is found without a search.
+"""Encoder: from a plan back to its gene, without a search.  Every legal plan has a gene.
 
-Plans come from logs and from people.  What the rules of `decode` make of usual fields is named by these, so that it is the gene that a
-search itself would ask for; the tilings of any other plan are pinned.
+Plans come from logs and from people.  If the rules of `decode` can make the plan without pins, the gene has no pins: it is then the gene
+that a search itself would try.  The gene of any other plan has pinned tilings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compiler.target.target_graph import TargetGraph
 
 
 def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
-    """The genome that `decode_all` makes this plan of; None where that is not of these operators in their order, or does not fit."""
+    """Genome that `decode_all` decodes to `plan`; None if the plan has other operators or another order, or does not fit."""
     genes: list[Gene] = []
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
     segments = list(zip(plan.segments, starts, strict=False))
@@ -49,9 +49,9 @@ def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
 
 
 def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: PersistentLayout = NO_TENSORS) -> Gene | None:
-    """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit.
+    """Gene of operators from `start` on that `decode` decodes to `plan`; None if the plan has other operators, or does not fit.
 
-    held: what lies whole in L1 beside it; the gene does not ask for any of it.
+    held: layout of persistent tensors; the gene itself asks for none.
     """
     stop = start + len(plan.operators)
     if plan.operators != tuple(spec.name for spec in target_graph.operators[start:stop]) or max(plan.cores) >= target_graph.machine.cores:
@@ -66,7 +66,7 @@ def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Persi
 
 
 def _named(target_graph: TargetGraph, plan: SegmentPlan, gene: Gene) -> Gene:
-    """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
+    """Gene with the weights, chunk and choices of a plan's tilings; choice 0 for a tiling without a rank."""
     expansion = expand(target_graph, gene)
     if expansion is None:
         return gene

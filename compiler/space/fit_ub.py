@@ -1,8 +1,8 @@
-"""Tilings that UB can hold: where constants and tiles of a segment overflow it, they are split until they fit.
+"""Tilings that fit UB: constants and tiles of a segment that overflow UB are split until they fit.
 
-The group of stages (`segment.dataflow`) of a UB tensor overflows UB in one of two ways.  Constants that are broadcast over pixels (bias,
-scale) stay for the whole segment; they are split, and come with every chunk of channels or with the planes of every tile.  Tiles are
-split into smaller tiles: fewer planes, fewer rows, columns of one row, or passes.  Planes that belong together are never split.
+Two kinds of buffers overflow UB.  Constants that are broadcast over pixels (bias, scale) stay for the whole segment; split constants are
+loaded with every chunk of channels, or with the planes of every tile.  Tiles are split into smaller tiles: fewer planes, fewer rows,
+columns of one row, or passes.  Planes that belong together are never split.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _BIAS_PART = 8  # a chunk of a bias takes at most UB / 8; two are live
 def fitted(
     target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], apart: Conflicts | None, leaders: Sequence[int]
 ) -> list[Tiling] | None:  # fmt: skip
-    """Tilings whose buffers fit UB; None if not even granules fit.  leaders: operators with the same leader have
-    equal tilings.
+    """Tilings whose buffers fit UB; None if not even granules fit.  leaders: operators with the same leader have equal tilings.
 
-    Weights and their L1 space do not change.  Constants are split, the largest first, while they take more than half of UB.  Then the
-    largest live tile of the worst step is reduced by the missing blocks, repeatedly."""
+    Weights take no more of L1 than before.  Constants are split, the largest first, while they take more than half of UB.  Then the largest
+    live tile of the worst step is reduced by the missing blocks, repeatedly.
+    """
     have, asking = room_blocks(target_graph.machine, Memory.UB), _TilingRequests(target_graph, layout, tilings, leaders)
     if asking.least > have:
         return None
@@ -64,7 +64,7 @@ def fitted(
 
 
 class _TilingRequests:
-    """Tilings under change, and their buffer requests; an operator's requests are computed again when its tiling changes."""
+    """Tilings during the fit, and their buffer requests; a new tiling of an operator updates the operator's requests."""
 
     def __init__(self, target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
         self.target_graph, self.layout, self.leaders, self.tilings = target_graph, layout, leaders, list(tilings)
@@ -72,7 +72,7 @@ class _TilingRequests:
         self._pool()
 
     def take(self, index: int, tiling: Tiling) -> None:
-        """Set the tiling of an operator and of those with the same leader."""
+        """Set the tiling of operator `index` and of all operators with the same leader."""
         for i, of in enumerate(self.leaders):
             if of == self.leaders[index]:
                 self.tilings[i] = tiling
@@ -84,7 +84,7 @@ class _TilingRequests:
 
     @property
     def least(self) -> int:
-        """Blocks that are live in every step, however tiles are split: buffers of weights, which do not change."""
+        """Blocks that are live in every step and do not depend on tiles: buffers that expand weights."""
         fixed = [requests for k, requests in enumerate(self._own) if not self.splits(k)]
         common = merge_pooled(
             [request for requests in fixed for request in requests if request.buffer.kind in _EXPANDING], len(self._own) - 1
@@ -92,7 +92,7 @@ class _TilingRequests:
         return sum([request.size for request in common if not request.touched])
 
     def splits(self, index: int) -> int:
-        """Largest n1 of a weight chunk whose bias takes too much of UB; 0 if the bias does not."""
+        """Largest legal n1 of a weight chunk if the bias of the operator's chunks takes too much of UB, else 0."""
         product, tiling = product_of(self.target_graph.operators[self.layout.start + index]), self.tilings[index]
         if product is None or not isinstance(tiling, ConvTiling):
             return 0
@@ -105,7 +105,7 @@ def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
 
 
 def _streamed(asking: _TilingRequests) -> bool:
-    """Split the largest constants that can still be split; False if there are none."""
+    """Split the largest constants that are still resident; False if no constants are."""
     constants = [(request.size, request.buffer.of) for request in asking.requests if request.buffer.kind == "constants"]
     resident = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
     if not resident:
@@ -124,7 +124,8 @@ def _streamed(asking: _TilingRequests) -> bool:
 
 
 def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int]) -> int | None:
-    """Operator whose tile is to shrink: the largest tile that is live at the worst step; any operator, if that step would fit."""
+    """Operator with the largest tile that is live at the worst step, or at any step if the worst step fits; None without a tile.  stuck:
+    operators whose tile cannot shrink."""
     _, live = peak(requests)
     if sum(request.size for request in live) <= have:
         live = list(requests)

@@ -1,11 +1,11 @@
-"""Genes: the data that evolution changes.  A gene states the wishes for a segment; `space.decode` makes a plan of it, if one fits.
+"""Genes: the data that evolution changes.  A gene has the settings of a segment; `space.decode` decodes a gene to a plan, if a plan fits.
 
-A genome is a tuple of genes that cover the operators in order.  Genes are small, hashable, and pickle to a few bytes; the plans decoded
-from them are explicit, readable and complete.
+A genome is a tuple of genes that cover the operators in order.  Genes are small, hashable, and pickle to a few bytes; plans are explicit,
+readable and complete.
 
-Pins of a gene: the tilings of all of its operators as numbers, six of each, so that a gene stays a small tuple.
+Pins of a gene are the tilings of all its operators, six numbers per tiling, so that a gene stays a small tuple.
 
-| place | convolution or product                                                    | anything else                              |
+| index | convolution or product                                                    | other operators                            |
 |-------|---------------------------------------------------------------------------|--------------------------------------------|
 | 0     | bits: 1 `conv`, 2 weights `streamed`, 4 order `n`, 8 constants `streamed` | bits: 8 constants `streamed`, 16 `fed`     |
 | 1..5  | chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1                              | tile_planes, tile_rows, tile_columns, 0, 0 |
@@ -70,9 +70,9 @@ def _tiling(bits: int, *sizes: int) -> Tiling:
 
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
-EVERY_LENGTH = 24  # operators of the longest runs that are enumerated; longer segments come from joining good ones
+EVERY_LENGTH = 24  # operators of the longest runs that are enumerated; a search joins good segments to longer ones
 _FAR_MORE = 8  # ratio of rows
-ALL, FORMULA = 0, -1  # values of `window` besides numbers: a slot per block, and the slots that `formula_window` gives
+ALL, FORMULA = 0, -1  # special values of `window`: a slot per block, and the number of slots from `formula_window`
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
@@ -88,21 +88,21 @@ def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
 
 
 class Gene(NamedTuple):
-    """Operators [start, stop) as one segment; each field is a row of a table with columns as in `space.knobs`.
+    """Operators [start, stop) as one segment; each field is a row of the table of knobs (`space.knobs`).
 
-    Fields not named here are as in `SegmentPlan`; lookahead has only two values, the default and that of `tweaks`.
-    prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).
-    chunk: largest allowed chunk of streamed weights (index in `CHUNK_BUDGETS`; smaller ones follow if L1 is short).
-    weights: weights that stay as long as L1 has room: those that are read repeatedly, all, or none.
+    `SegmentPlan` explains the other fields; lookahead has only two values, the default and the value of `planner.tweaks`.
+    prefetch, window: number of slots of loaded tensors and of intermediates (`window`: also `ALL` or `FORMULA`).
+    chunk: largest chunk of streamed weights, as an index in `CHUNK_BUDGETS`; smaller chunks follow if L1 is too small.
+    weights: weights that stay while L1 has room: weights that are read repeatedly, all weights, or none.
     choices: per operator, index of its tiling in the ranking by estimate, or in `UB_SLOTS` and, for a pool that can be fed, `FED_ROWS`; ():
-    all 0.  cores: cores of its iterations (every block of every image); if there are more cores than iterations, the first ones.
+    all 0.  cores: cores that share the iterations (every block of every image); cores beyond the number of iterations have no work.
     cached: bit k: operator start + k caches its halo; -1: all operators do.
     grant: limit of the memories, as an index in `target.level_limits.memory_grants`; 0: no limit.
     passes, input_passes: number of passes over summed channels and over loaded channels (`segment.channel_splits`).
-    held: bit k: the tensor whose first part operator start + k computes is held across cuts, if it fits (`space.persistent`).
-    on_vector: per operator, planes that VECTOR computes beside the matrix unit (`segment.engine_split`); (): all 0.
-    pinned: tilings of all operators, then those of VECTOR's shares, as numbers (see above); they replace choices, chunk and weights, and
-    the gene is decoded literally; (): none.  They fit only these blocks: a split into other blocks drops them (`recut`).
+    held: bit k: the tensor whose first part operator start + k computes is persistent, if it fits (`space.persistent`).
+    on_vector: per operator, number of planes that VECTOR computes in parallel to the matrix unit (`segment.engine_split`); (): all 0.
+    pinned: pins of all operators, then pins of parts on VECTOR; pins replace choices, chunk and weights, and `decode` does not change them;
+    (): no pins.  Pins fit only one division into blocks: `recut` drops them if the division changes.
     """
 
     start: int
@@ -138,22 +138,22 @@ class Gene(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """Into how many runs of output channels it is cut, as `SegmentPlan.channels`."""
+        """Number of parts of output channels (`SegmentPlan.channels`)."""
         return len(self.cores) if self.split == "channels" else 1
 
     @property
     def planes(self) -> tuple[int, ...]:
-        """Planes on VECTOR of every operator, as `SegmentPlan.planes`."""
+        """Number of planes on VECTOR of every operator (`SegmentPlan.planes`)."""
         return self.on_vector
 
 
 Genome = tuple[Gene, ...]
-Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
+Tail = tuple[Any, ...]  # all fields of a gene except start and stop
 Key = tuple[str, Tail]
 
 
 def copied(settings: Gene | SegmentPlan) -> dict[str, Any]:
-    """Keys of a plan that are as in the gene, from either."""
+    """Settings that a gene and its plan have in common, by key, from a gene or a plan."""
     return dict(zip(_COPIED, _copied(settings), strict=True))
 
 
@@ -163,7 +163,7 @@ def bare(gene: Gene) -> Gene:
 
 
 def find_fault(target_graph: TargetGraph, genome: Genome, program: bool) -> str | None:
-    """Reason why genes are malformed, and what is accepted; None if they are well-formed.  program: whether they must cover all
+    """Reason why genes are malformed, with the accepted values; None if they are well-formed.  program: whether genes must cover all
     operators."""
     count, stop = len(target_graph.operators), 0
     for gene in genome:
@@ -191,9 +191,9 @@ def choice_count(target_graph: TargetGraph, kernel: int) -> int:
 
 
 def vector_choice(target_graph: TargetGraph, spec: TargetOp, rows: int, choice: int, fed: bool) -> VectorTiling | None:
-    """Tiling that a gene names by a choice, for blocks of `rows` rows.  fed: whether the choices behind `UB_SLOTS` are legal.
+    """Tiling of a gene's choice, for blocks of `rows` rows.  fed: whether choices behind `UB_SLOTS` are tilings of a fed pool.
 
-    If they are not, they mean the same as the first choices.
+    Otherwise these choices repeat the tilings of `UB_SLOTS`.
     """
     if fed and choice >= len(UB_SLOTS):
         assert isinstance(spec, PoolSpec)
@@ -203,17 +203,17 @@ def vector_choice(target_graph: TargetGraph, spec: TargetOp, rows: int, choice: 
 
 
 def working_cores(target_graph: TargetGraph, gene: Gene) -> tuple[int, ...]:
-    """The cores of a gene that get an iteration, or some of its channels; all that a pinned one names."""
+    """Cores of a gene that get an iteration, or a part of the channels; all cores of a gene with pins."""
     return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: _dealt(target_graph, gene)]
 
 
 def _dealt(target_graph: TargetGraph, gene: Gene) -> int:
-    """Iterations that cores can share: blocks of all images."""
+    """Number of iterations that cores can share: blocks of all images."""
     return gene.blocks * (target_graph.images // gene.images)
 
 
 def recut(gene: Gene, **changes: Any) -> Gene:
-    """Gene with other fields.  Pins are dropped if the segment is split otherwise; images become 1 if it has several blocks."""
+    """Gene with changed fields.  Pins are dropped if the segment is divided differently; images become 1 if it has several blocks."""
     changed = gene._replace(**changes)
     if changed.images > 1 and changed.blocks > 1:
         changed = changed._replace(images=1)
@@ -231,7 +231,7 @@ def tiling_count(gene: Gene) -> int:
 
 
 def outline(target_graph: TargetGraph, gene: Gene, held: int = 0) -> Outline:
-    """Outline of a gene's segment: its shares, strips and blocks.  held: storages, as bits, that are whole in L1."""
+    """Outline of a gene's segment: its shares, strips and blocks.  held: persistent storages, as bits."""
     cores = len(working_cores(target_graph, gene))
     return Outline(gene.start, gene.stop, gene.channels, gene.columns, gene.blocks, cores // gene.channels, bits(gene), held)
 
@@ -247,12 +247,12 @@ def keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
 
 
 def with_weights(target_graph: TargetGraph, gene: Gene, resident: bool) -> Gene:
-    """Gene with resident or streamed weights.  `reused` is preferred if it means the same, because it suits other numbers of blocks too."""
+    """Gene with resident or streamed weights, as `reused` if this is equivalent: `reused` suits other numbers of blocks, too."""
     return gene._replace(weights="reused" if resident == (iterations(target_graph, gene) > 1) else "resident" if resident else "streamed")
 
 
 def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
-    """Ways to split a gene's work over `width` cores."""
+    """Possible splits of a gene's work over `width` cores."""
     ways: list[Split] = []
     if _dealt(target_graph, gene) >= width:
         ways.append("rows")
@@ -262,14 +262,14 @@ def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
 
 
 def widths(target_graph: TargetGraph) -> list[int]:
-    """Numbers of cores worth trying: powers of two, all of the machine's, and as many as a level grants."""
+    """Numbers of cores worth trying: powers of two, all cores of the machine, and the numbers that levels grant."""
     machine = target_graph.machine
     granted = (machine.granted(level).cores for level in machine.contention)
     return sorted({*(1 << i for i in range(machine.cores.bit_length())), machine.cores, *granted})
 
 
 def gene_json(gene: Sequence[Any]) -> list[Any]:
-    """JSON form of a gene, or of the end of one."""
+    """JSON form of a gene, or of its last fields."""
     return [list(value) if isinstance(value, tuple) else value for value in gene]
 
 
@@ -280,9 +280,9 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
-    """Per operator, the most blocks of a run that ends with it: its number of rows, or its input's if the input has far more rows.
+    """Per operator, most blocks of a run that ends with it: number of rows of its result, or of its input if that has far more rows.
 
-    A pool of all pixels, for example, computes nothing in most of these blocks, but its partial sum stays on chip.
+    A pool of all pixels, for example, computes no row in most of these blocks, but its partial sum stays on chip.
     """
     rows = [reach.size for reach in rows_needed(target_graph)]
     high = [max((rows[p] for p in target_graph.producers[k]), default=0) for k in range(len(rows))]
@@ -304,7 +304,7 @@ def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int,
 
 @lru_cache(maxsize=1 << 14)
 def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """Rows of the lowest image that operators [start, stop) read, or `most_blocks` of another operator if it is less."""
+    """Smallest number of rows of a result that operators [start, stop) read, or of `most_blocks` of the other operators, at least 1."""
     rows, limits = rows_needed(target_graph), most_blocks(target_graph)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
     return max(1, min([rows[k].size if k in read else limits[k] for k in range(start, stop)]))
@@ -321,7 +321,7 @@ def bits(gene: Gene) -> int:
 
 
 def whole_or(gene: Gene, cached: int) -> int:
-    """`cached` as genes spell it: -1 where every operator of the gene caches."""
+    """Bits of operators of the gene in `cached`; -1 if every operator caches its halo."""
     every = (1 << (gene.stop - gene.start)) - 1
     return -1 if cached & every == every else cached & every
 

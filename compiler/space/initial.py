@@ -1,4 +1,4 @@
-"""Genomes built by fixed rules: the start of a search, and the plan of `compile` if none is given."""
+"""Genomes built by fixed rules: the start of a search, and the plan of `compile` without a given plan."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from compiler.target.target_graph import TargetGraph
 def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
     """Genome with one segment per operator, in the fewest blocks that fit L1: the start of every search.
 
-    Prefetch is dropped if an operator fits only without it.  Operators run on one core.  If not even one row fits, the operator runs on all
-    cores by channels; if that does not fit either, in strips: the fewest strips for L1, doubled until the other buffers fit too.
+    Prefetch is dropped if an operator fits only without prefetch.  Operators run on one core.  An operator of which one row does not fit
+    runs on all cores by channels; or else in strips: the fewest strips for L1, doubled until the other buffers fit, too.
     """
     genes = []
     for k, spec in enumerate(target_graph.operators):
@@ -41,15 +41,15 @@ def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
 def spread(target_graph: TargetGraph, genome: Genome) -> Genome:
     """Genome with every segment on all cores of the machine, in the fewest blocks that give each core work.
 
-    The gene's own split is tried first, then the other one.  A segment for which neither fits is unchanged.
+    The gene's own split is tried first, then the other split.  A segment that fits with neither split is unchanged.
     """
     return tuple(on_cores(target_graph, gene, target_graph.machine.cores) or gene for gene in genome)
 
 
 def everywhere(target_graph: TargetGraph, gene: Gene, width: int) -> Gene:
-    """Gene on the first `width` cores; on core 0 if it is a single operator with too few rows and channels for all cores.
+    """Gene on the first `width` cores; on core 0 if the segment is a single operator with too few rows and channels for all cores.
 
-    A segment that fits in no such form gets enough blocks for all cores; the caller has to cut it until it fits.
+    A segment that fits with neither split gets enough blocks for all cores; the caller has to cut this segment until it fits.
     """
     cores = tuple(range(width))
     if gene.cores == cores:
@@ -61,18 +61,18 @@ def everywhere(target_graph: TargetGraph, gene: Gene, width: int) -> Gene:
 
 
 def on_cores(target_graph: TargetGraph, gene: Gene, width: int) -> Gene | None:
-    """Gene on the first `width` cores, in the fewest blocks (not fewer than now) that give each core work; None if nothing fits.
+    """Gene on the first `width` cores, in the fewest blocks (not fewer than now) that give each core work; None if no split fits.
 
-    The gene's own split is tried first, then the other one.
+    The gene's own split is tried first, then the other split.
     """
     ways: tuple[Split, ...] = ("channels", "rows") if gene.split == "channels" else ("rows", "channels")
     return next(filter(None, (over(target_graph, gene, width, split) for split in ways)), None)
 
 
 def on_all_cores(target_graph: TargetGraph, gene: Gene) -> Gene | None:
-    """Gene on all cores, in the fewest blocks (not fewer than now) that give each core rows, else split by channels.  It may not fit.
+    """Gene on all cores, in the fewest blocks (not fewer than now) that give each core rows, else split by channels.
 
-    None if neither split is possible.
+    The gene may not fit.  None if neither split is possible.
     """
     cores = target_graph.machine.cores
     wide = recut(gene, cores=tuple(range(cores)))
@@ -86,8 +86,8 @@ def on_all_cores(target_graph: TargetGraph, gene: Gene) -> Gene | None:
 
 
 def over(target_graph: TargetGraph, gene: Gene, width: int, split: Split) -> Gene | None:
-    """Gene on the first `width` cores with one split, in the fewest blocks (not fewer than now) that give each core work; None if none
-    fits."""
+    """Gene on the first `width` cores with one split, in the fewest blocks (not fewer than now) that give each core work.  None if no such
+    gene fits."""
     wider = recut(gene, cores=tuple(range(width)), split=split)
     counts = sorted({gene.blocks, *block_counts(target_graph, gene.start, gene.stop)})
     tries = (recut(wider, blocks=count) for count in counts if count >= gene.blocks)

@@ -1,7 +1,7 @@
-"""Columns of the table of knobs.  Its rows are the fields of `space.gene.Gene`, each with all that is known of it.
+"""Columns of the table of knobs.  The rows are the fields of `space.gene.Gene`.
 
-Its readers: checkpoints and packed genomes (types), names of genomes (marks), checks of requests and genomes (legality), switches of the
-configuration, plans in both directions (keys of equal names), and mutators that draw a value.
+Readers of the table: checkpoints and packed genomes (types), names of genomes (marks), checks of requests and genomes (legality), switches
+of the configuration, decoder and encoder of plans (keys of equal names), and mutators that draw a value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from compiler.target.target_graph import TargetGraph
 
-Legal = Callable[[TargetGraph, Any, Any], str | None]  # expected values in words, for an illegal value of a gene; None: it is legal
+Legal = Callable[[TargetGraph, Any, Any], str | None]  # accepted values in words if the value of a gene is illegal, else None
 LAST = 1 << 30  # rank of a mark that comes last
 
 
@@ -30,7 +30,7 @@ class Mark:
 
 
 def coded(code: int) -> Mark:
-    """The mark of every newer knob, by a code of its own: the code, and the value unless that is a switch."""
+    """Mark of a newer knob: its code, and the value unless the value is a bool."""
 
     def values(setting: Any) -> tuple[Any, ...]:
         return setting if isinstance(setting, tuple) else () if isinstance(setting, bool) else (setting,)
@@ -40,13 +40,13 @@ def coded(code: int) -> Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """Row of the table of knobs.  Name, type and default are those of the field of `Gene`.
+    """Row of the table of knobs.  name, kind, default: name, type and default of the field of `Gene`.
 
     legal: check of a value; None if all values of the type are legal.  values: values worth trying besides the default, for operators
-    [start, stop).  switch: key of `use` in the configuration; switched off, only `off` is allowed (None: the default).
-    bits: a bit per operator, so there is no largest number.  translated: a plan has a key of this name in another form.
-    outside: the value matters only next to other segments, not to a segment alone.  mutator: name of the mutator that draws a value, if it
-    is not a function of `mutators`.
+    [start, stop).  switch: key of `use` in the configuration.  off: only legal value if the switch is off (None: the default).
+    bits: whether the value has a bit per operator, and so no upper limit.  translated: whether a plan has this key in another form.
+    outside: whether the value matters only next to other segments.  mark: encoding in the hash of a genome.
+    mutator: name of the mutator that draws a value, if it is not a function of `mutators`.
     """
 
     legal: Legal | None = None
@@ -63,14 +63,14 @@ class Knob:
     default: Any = None
 
     def others(self, target_graph: TargetGraph, gene: Any) -> list[Any]:
-        """Values worth trying, except the gene's own; for a type with few values all of them."""
+        """Values worth trying, except the gene's own value; all values of a type with few values."""
         few = (False, True) if self.kind is bool else get_args(self.kind) if get_origin(self.kind) is Literal else ()
         values = self.values(target_graph, gene.start, gene.stop) if self.values else few
         return [setting for setting in dict.fromkeys((self.default, *values)) if setting != getattr(gene, self.name)]
 
 
 def read_table(gene: Any) -> dict[str, Knob]:
-    """Rows of a class of genes by name, in their order."""
+    """Rows of the table by name, in the order of fields.  gene: class of genes."""
     rows = {}
     for name, hint in get_type_hints(gene, vars(modules[gene.__module__]), include_extras=True).items():
         kind, knob = (hint.__origin__, hint.__metadata__[0]) if get_origin(hint) is Annotated else (hint, Knob())
@@ -80,30 +80,30 @@ def read_table(gene: Any) -> dict[str, Knob]:
 
 
 def from_one(most: int = LAST) -> Legal:
-    """Counts."""
+    """Check that a count is between 1 and `most`."""
     expected = "1 at least" if most == LAST else f"1 to {most}"
     return lambda target_graph, gene, count: None if 1 <= count <= most else expected
 
 
 def image_divisors(target_graph: TargetGraph, gene: Any, count: int) -> str | None:
-    """Images that a block can have."""
+    """Check that a block can have `count` images."""
     return None if count >= 1 and target_graph.images % count == 0 else f"a divisor of {target_graph.images}"
 
 
 def machine_cores(target_graph: TargetGraph, gene: Any, cores: tuple[int, ...]) -> str | None:
-    """One core at least, and none twice."""
+    """Check that there is at least one core, and no core twice."""
     count = target_graph.machine.cores
     legal = cores and len(set(cores)) == len(cores) and min(cores) >= 0 and max(cores) < count
     return None if legal else f"some of 0..{count - 1}, each once"
 
 
 def operator_bits(target_graph: TargetGraph, gene: Any, bits: int) -> str | None:
-    """A bit for each operator of the gene."""
+    """Check that only bits of the gene's operators are set."""
     count = gene.stop - gene.start
     return None if 0 <= bits < 1 << count else f"bits of {count} operators"
 
 
 def per_operator(target_graph: TargetGraph, gene: Any, numbers: tuple[int, ...]) -> str | None:
-    """A number for each operator of the gene; of the default, (), all are 0."""
+    """Check that there is one number per operator of the gene, none below 0; the default, (), means that all numbers are 0."""
     count = gene.stop - gene.start
     return None if len(numbers) == count and min(numbers) >= 0 else f"0 or more for each of {count} operators"

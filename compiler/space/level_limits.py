@@ -15,15 +15,15 @@ from compiler.target.target_graph import TargetGraph
 
 @lru_cache(maxsize=1 << 14)
 def l1_of(target_graph: TargetGraph, gene: Gene) -> int | None:
-    """Smallest of `l1_grants` in which the gene's segment fits; None if it fits in none."""
+    """Smallest of `l1_grants` into which the gene's segment fits; None if the gene has no plan."""
     plan = decode(target_graph, gene)
     return None if plan is None else least_l1(target_graph, plan, gene.start)
 
 
 def within_level(target_graph: TargetGraph, gene: Gene, level: str) -> Gene:
-    """The gene itself if it fits the grant of a level, else the gene decoded within that grant; its cores do not change.
+    """Gene itself if it fits the grant of a level, else the gene with that grant; its cores do not change.
 
-    The shared memory is divided among all segments of a program, so segments keep the part for which they were decoded.
+    All segments of a program divide the shared memory, so a gene for another size of shared memory gets the level's grant.
     """
     grants, wanted = memory_grants(target_graph.machine), grant_of(target_graph, level)
     granted, theirs = grants[gene.grant], grants[wanted]

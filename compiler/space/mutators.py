@@ -1,7 +1,7 @@
-"""Mutators of the search: small named changes of a genome, and crossover.  They are a table, so each can be tested and switched separately.
+"""Mutators of the search: small named changes of a genome, and crossover.  A table lists them: each can be tested and switched separately.
 
-A mutator returns a new genome, or None if it does not apply.  Mutators do not look at costs.  Pins stay if the split of a segment does not
-change (`gene.recut`), and the mutator does not change tilings.
+A mutator returns a new genome, or None if it does not apply.  Mutators ignore costs.  Pins stay if neither the split of a segment
+(`gene.recut`) nor a tiling changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
 from compiler.target.target_graph import TargetGraph
 
-_MOST_PASSED = 128  # most operators of all drawn passes together: more take tenths of a second to lay out, and are hardly ever faster
+_MOST_PASSED = 128  # most operators in all drawn passes: more operators take tenths of a second to lay out, and are hardly ever faster
 
 Move = Callable[[TargetGraph, Genome, np.random.Generator], Genome | None]
 
@@ -57,7 +57,7 @@ def _swap(genome: Genome, index: int, *genes: Gene, width: int = 1) -> Genome:
 
 
 def _turns(genes: Sequence[Gene]) -> bool:
-    """Whether the last gene uses another end of L1 than the gene before the first one."""
+    """Whether the last of `genes` uses another end of L1 than the gene before them."""
     return sum([not gene.same_end for gene in genes]) % 2 == 1
 
 
@@ -70,18 +70,17 @@ def _granted(target_graph: TargetGraph, gene: Gene) -> TargetGraph:
 
 
 def _settings_over(gene: Gene, settings: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """Setting per operator, for operators [start, stop) instead of the gene's; 0 for operators outside the gene."""
+    """Setting per operator of [start, stop), from settings of the gene's operators; 0 for operators outside the gene, () if all are 0."""
     by_operator = dict(zip(range(gene.start, gene.stop), settings, strict=True)) if settings else {}
     selected = tuple(by_operator.get(k, 0) for k in range(start, stop))
     return selected if any(selected) else ()
 
 
 def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gene:
-    """Gene over other operators.
+    """Gene of operators [start, stop).
 
-    Choices of common operators stay (all zeros are written as ()).  The number of blocks is reduced if there are fewer rows.  Rows are
-    split instead of channels if channels cannot be.  Strips are added if rows do not fit L1, and passes are dropped if the operators do not
-    allow them.
+    Choices of common operators stay.  The number of blocks is reduced if there are fewer rows.  Rows are split if channels cannot be split.
+    Strips are added if rows do not fit L1, and passes are dropped if the operators do not allow them.
     """
     choices, on_vector = (_settings_over(gene, settings, start, stop) for settings in (gene.choices, gene.on_vector))
     counts = block_counts(target_graph, start, stop)
@@ -127,7 +126,7 @@ def merge_segments(target_graph: TargetGraph, genome: Genome, rng: np.random.Gen
 
 
 def shift_border(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Hand the operators next to a border over to the other segment."""
+    """Move a border between segments by one or two operators."""
     if len(genome) < 2:
         return None
     i = int(rng.integers(len(genome) - 1))
@@ -139,7 +138,7 @@ def shift_border(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
 
 
 def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Hold one tensor of a random segment across cuts, or stop holding it; or hold all, or none."""
+    """Make one tensor of a random segment persistent, or no longer persistent; or make all tensors persistent, or none."""
     tensors = cut_tensors(target_graph, genome)
     if not tensors:
         return None
@@ -153,7 +152,7 @@ def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
 
 
 def cut_on_chip(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Cut a segment in two and hold the tensors between the parts: blocks and tiles may change without DDR traffic."""
+    """Cut a segment in two and make tensors between the parts persistent: blocks and tiles may change without DDR traffic."""
     cut = split_segment(target_graph, genome, rng)
     if cut is None:
         return None
@@ -190,8 +189,8 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def toggle_halo(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Cache the halo instead of recomputing it, or the reverse: for one operator; for those with rows no longer than some operator's
-    (rings take L1 by the row); or for all."""
+    """Cache the halo instead of recomputing it, or the reverse, of one operator or of all operators; or cache it for all operators with
+    short rows (a ring takes L1 by the row)."""
     cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
     if not cut:
         return None
@@ -209,7 +208,7 @@ def toggle_halo(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
 
 
 def thin_operators(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> int:
-    """Bits of the operators whose input has no more blocks per row, over all planes, than a random operator's."""
+    """Bits of the operators whose input has at most as many blocks per row, over all planes, as the input of a random operator."""
     reads = [spec.reads[0] for spec in target_graph.operators[gene.start : gene.stop]]
     sizes = [read.planes * target_graph.storages[read.storage].row_blocks for read in reads]
     limit = sizes[int(rng.integers(len(sizes)))]
@@ -217,7 +216,7 @@ def thin_operators(target_graph: TargetGraph, gene: Gene, rng: np.random.Generat
 
 
 def change_window(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Blocks one after the other, or list-scheduled in a window of another width."""
+    """Run blocks one after the other, or list-schedule them in a window of another width."""
     longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
     if not longer:
         return None
@@ -259,7 +258,7 @@ def draw_setting(knob: Knob) -> Move:
 
 
 def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Change the end of L1 and UB for one segment, or for all from one on; not for the first segment, which has no predecessor."""
+    """Change the end of L1 and UB for one segment, or for all segments from there on; the first segment does not change."""
     if len(genome) == 1:
         return None
     i = int(rng.integers(1, len(genome)))
@@ -278,7 +277,7 @@ def change_weights(target_graph: TargetGraph, genome: Genome, rng: np.random.Gen
 
 
 def change_tiling(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Another tiling of one operator, mostly one that the estimate likes; or more or fewer channels of a depthwise one on VECTOR."""
+    """Change the tiling of one operator, mostly to a tiling with a good estimate; or the planes of a depthwise convolution on VECTOR."""
     i = _pick(genome, rng)
     gene = genome[i]
     k = int(rng.integers(gene.stop - gene.start))
@@ -299,7 +298,7 @@ def change_tiling(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def drawn_passes(target_graph: TargetGraph, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
-    """Random numbers of passes of each kind, different from the gene's; 1 is not included."""
+    """Numbers of passes of each kind that `change_passes` may draw, without 1."""
     counts = pass_counts(target_graph, gene.start, gene.stop), input_counts(target_graph, gene.start, gene.stop)
     largest = _MOST_PASSED // (gene.stop - gene.start)
     passes, inputs = (
@@ -310,8 +309,7 @@ def drawn_passes(target_graph: TargetGraph, gene: Gene) -> dict[Literal["passes"
 
 
 def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Change the number of passes over hidden channels or over inputs.  The number of blocks may drop, since passes make room for larger
-    ones."""
+    """Change the number of passes over hidden channels or over inputs.  Blocks may get fewer, since passes make room for larger blocks."""
     able = []
     for i, gene in enumerate(genome):
         able += [(i, key, counts) for key, counts in drawn_passes(target_graph, gene).items() if counts]
@@ -328,8 +326,8 @@ def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Change the number of cores, or the cores.  With a split by rows, blocks follow if there are too few for the cores; with too few rows,
-    the split becomes `channels`."""
+    """Change the number of cores, or the cores.  A split by rows gets more blocks if the cores need them, and with too few rows becomes a
+    split by channels."""
     count = target_graph.machine.cores
     if count == 1:
         return None
@@ -354,7 +352,7 @@ def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
 
 
 def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Switch between the splits by rows and by channels; a segment on one core gets several cores for it."""
+    """Switch between the splits by rows and by channels; a segment on one core gets several cores."""
     if target_graph.machine.cores == 1:
         return None
     i = _pick(genome, rng)
@@ -395,9 +393,9 @@ OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
 
 
 def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome | None:
-    """First parent with a stretch of the second one, between neighbouring common borders where the segments themselves differ.
+    """First parent with a stretch of the second parent, between neighbouring common borders with different segments (`bare`).
 
-    Held tensors, early loads and ends of L1 come with the stretch; later segments keep their ends.
+    Persistent tensors, early loads and ends of L1 come with the stretch; later segments keep their ends.
     """
     borders = sorted({g.start for g in one} & {g.start for g in second})
     stretches = []
@@ -412,7 +410,7 @@ def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome |
 
 
 def random_genome(target_graph: TargetGraph, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
-    """Random block splits, random cores and random DDR writes and reads over the topological order."""
+    """Genome with random borders, blocks and cores over the topological order."""
     genes, start = [], 0
     while start < len(target_graph.operators):
         stop = min(len(target_graph.operators), start + int(rng.geometric(1 / mean_length)))

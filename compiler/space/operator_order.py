@@ -1,11 +1,10 @@
-"""Order of the operators in a search.  Segments are runs of that order, so it decides which operators can be fused.
+"""Order of the operators in a search.  Segments are runs of that order, so the order decides which operators can be fused.
 
-Exporters write branches in any order, often one layer of all branches after the other; then no run of operators is a branch.  `depth`
-follows a branch to its end.  Among several branches, the one whose end keeps VECTOR busy longest comes first (as for jobs on two machines
-in sequence: Johnson 1954), so that products of the other branches overlap it.
+Exporters write branches in any order, often layer by layer through all branches; then no run of operators is a branch.  `depth` follows
+a branch to its end.  Among several branches, the branch whose end keeps VECTOR busy longest comes first (as for jobs on two machines in
+sequence: Johnson 1954), so that products of the other branches overlap its end.
 
-Moves that reorder operators, or several orders in one search, were not chosen: genomes of different orders have no crossover and no common
-segmentation.
+A search has one order and no mutators that reorder operators: genomes of different orders have no crossover and no common segmentation.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
-    """Target graph with its operators in the given order, from any order."""
+    """Target graph, whatever its order is, with its operators in `order`."""
     if order == "file":
         order_of_operators = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
     else:
@@ -29,8 +28,8 @@ def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
 
 
 def _depth_first(target_graph: TargetGraph) -> list[int]:
-    """Of the ready operators, the one that reads the latest result; among equals the one with the longest tail, then the first in the
-    file."""
+    """Depth-first order.  Among ready operators, the reader of the latest result comes first; then the longest tail, then the order in the
+    file decide."""
     waits, tails = [len(target_graph.producers[k]) for k in range(len(target_graph.operators))], _tails(target_graph)
     made_at = [-1] * len(waits)
     ready = [k for k, count in enumerate(waits) if not count]
@@ -49,10 +48,10 @@ def _depth_first(target_graph: TargetGraph) -> list[int]:
 
 
 def _tails(target_graph: TargetGraph) -> list[int]:
-    """Per operator, the blocks of results that VECTOR computes behind the last product of the branch that it begins.
+    """Per operator, the tail of the branch that begins with it: blocks of results that VECTOR computes behind the branch's last product.
 
-    Without a product the tail is longer than any other, because the branch never delays CUBE.  It is 0 if VECTOR begins the branch with
-    products, because VECTOR then starts at once at any position.
+    The tail of a branch without products is longer than any other tail, because the branch never delays CUBE.  The tail is 0 if VECTOR
+    begins a branch with products, because VECTOR then starts at once at any position.
     A branch ends where its result has several readers, or where its reader has several sources.
     """
     tails, products = [0] * len(target_graph.operators), [False] * len(target_graph.operators)

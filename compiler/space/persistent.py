@@ -1,7 +1,7 @@
-"""Which tensors a genome holds over cuts: those that genes ask for, as many as fit.
+"""Persistent tensors of a genome: genes ask for tensors, and the genome gets as many as fit.
 
-A gene says what is wanted of the tensors that its operators make.  What fits depends on all genes together: a held tensor takes room from
-every segment of its life.  Those that save most bytes of DDR for the blocks that they hold, segment by segment, come first.
+A gene asks for tensors that its operators compute.  All genes together decide which tensors fit: a persistent tensor takes room from every
+segment of its life.  Tensors that save most DDR traffic per block of L1 and segment of their life come first.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import Memory
 
-Space = tuple[int, int]  # of a segment: storages, as bits, that it makes or reads where they are held; blocks of L1 that are not its own
+Space = tuple[int, int]  # of a segment: persistent storages that it accesses, as bits; blocks of L1 that persistent tensors take
 FREE: Space = (0, 0)
 
 
 class CutTensor(NamedTuple):
-    """A tensor that cuts of a genome go through and that may be held, in segments birth .. death.
-
-    maker: the operator that makes its first part.  saved: blocks that DDR does not move then.
-    """
+    """Tensor that crosses borders of segments and may be persistent.  maker: operator that computes its first part.  blocks: its size.
+    birth, death: first and last segment of its life.  saved: blocks of DDR traffic that it saves if it is persistent."""
 
     storage: int
     maker: int
@@ -41,18 +39,18 @@ class CutTensor(NamedTuple):
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        """The first is the one that is worth most."""
+        """Sort key; the tensor that saves most per block and segment comes first."""
         return -self.saved / (self.blocks * (self.death - self.birth + 1)), self.birth, self.storage
 
 
 @lru_cache(maxsize=1024)
 def first_makers(target_graph: TargetGraph) -> dict[int, int]:
-    """Storage -> the operator that makes its first part."""
+    """Storage -> operator that computes its first part."""
     return {spec.y.storage: spec.index for spec in reversed(target_graph.operators)}
 
 
 def cut_tensors(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
-    """Those of segments that are on one core, the same for all that make or read one, and have whole rows; in the order of their births."""
+    """Tensors that may be persistent, by birth: all segments that access such a tensor run on the same single core, in full rows."""
     lives: dict[int, tuple[int, int]] = {}
     saved: dict[int, int] = {}
     refused, cores = set[int](), [working_cores(target_graph, gene) for gene in genome]
@@ -73,7 +71,7 @@ def cut_tensors(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
 
 @lru_cache(maxsize=1 << 14)
 def _crossing(target_graph: TargetGraph, start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    """(storage, blocks that operators [start, stop) store of it, and that they load, each once) of what crosses their borders."""
+    """(storage, blocks that operators [start, stop) store and load, each block once) of every tensor that crosses their borders."""
     number, crossing, operators = storage_numbers(target_graph), [], target_graph.operators[start:stop]
     for name, stored, _ in border_tensors(target_graph, start, stop):
         storage = number[name]
@@ -85,7 +83,7 @@ def _crossing(target_graph: TargetGraph, start: int, stop: int) -> tuple[tuple[i
 
 
 def wanted(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
-    """Those that its genes ask for."""
+    """Tensors that genes ask for, among `cut_tensors`."""
     starts = [gene.start for gene in genome]
 
     def asked(maker: int) -> bool:
@@ -96,7 +94,7 @@ def wanted(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
 
 
 def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
-    """The genome that asks for these, and for no others."""
+    """Genome that asks for `tensors` only."""
     bits = [0] * len(genome)
     starts = [gene.start for gene in genome]
     for tensor in tensors:
@@ -106,7 +104,7 @@ def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
 
 
 class HeldLayout:
-    """Tensors that may be held in a genome, and what its segments have of those that are."""
+    """Tensors that may be persistent in a genome, and the spaces of its segments for any selection of these tensors."""
 
     def __init__(self, target_graph: TargetGraph, genome: Genome, tensors: Sequence[CutTensor]) -> None:
         cores = [working_cores(target_graph, gene) for gene in genome]
@@ -119,7 +117,7 @@ class HeldLayout:
         of_core: dict[int, dict[int, int]] = {}
         for index, tensor in enumerate(tensors):
             of_core.setdefault(cores[tensor.birth][0], {})[tensor.storage] = index
-        self._cores = list[tuple[Ints, Ints, NDArray[np.bool_]]]()  # tensors of each as they take places, their lives, segments on it
+        self._cores = list[tuple[Ints, Ints, NDArray[np.bool_]]]()  # per core: tensors in order of allocation, spans, segments
         for core, tensor_of in of_core.items():
             order, spans = lives_in_order(target_graph, {index: (tensors[k].birth, tensors[k].death) for index, k in tensor_of.items()})
             self._cores.append(
@@ -127,7 +125,7 @@ class HeldLayout:
             )
 
     def of(self, taken: Sequence[bool]) -> list[Space]:
-        """Space of every segment under the tensors that are taken, whether it fits or not."""
+        """Space of every segment if the `taken` tensors are persistent, whether they fit or not."""
         beside, blocks, some = np.zeros(self._segments, np.int64), np.empty(self._segments, np.int64), np.array(taken, np.bool_)
         for order, spans, on_core in self._cores:
             place_persistent(spans, some[order], self._room, np.empty(len(order), np.int64), blocks)
@@ -141,12 +139,12 @@ class HeldLayout:
 
 @lru_cache(maxsize=1 << 14)
 def _crossing_storages(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]:
-    """Storages that operators [start, stop) share with others."""
+    """Storages that cross the borders of operators [start, stop)."""
     return frozenset(storage for storage, _ in _crossing(target_graph, start, stop))
 
 
 def spaces(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
-    """Space of every segment under the tensors that genes ask for, as many as fit.  fits: whether a gene does, with its space."""
+    """Space of every segment with as many persistent tensors as fit, of all that genes ask for.  fits: test of a gene with its space."""
     asked = sorted(wanted(target_graph, genome), key=lambda each: each.rank)
     layout = HeldLayout(target_graph, genome, asked)
     fitting = layout.of([True] * len(asked))

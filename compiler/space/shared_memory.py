@@ -1,12 +1,12 @@
-"""Residents of the memory that all cores share, by fixed rules: the last step of `space.decode`, of all segments at once.
+"""Residents of the memory that all cores share, chosen by fixed rules: the last step of `space.decode`, for all segments at once.
 
 | candidate                | lives                                        | saves                                            |
 |--------------------------|----------------------------------------------|--------------------------------------------------|
 | a tensor between segments | from the segment that writes it to the last that reads it | all its loads and stores            |
 | an operator's weights    | in its segment                               | all reads except the first                       |
 
-All candidates stay if they fit together.  Else candidates that save most DDR bytes per block and segment come first, and those without
-room go to DDR.  An exact choice would be a knapsack for each stretch of segments, solved again for every measured program.
+All candidates stay if they fit together.  Else candidates that save most DDR bytes per block and segment come first, and candidates without
+room go to DDR.  An exact choice would be a knapsack problem per stretch of segments, solved again for every measured program.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 
 class _Candidate(NamedTuple):
-    """Candidate.  blocks: size in segments birth .. death.  saved: blocks of DDR traffic saved.  name: tensor, or operator of segment
-    `birth` whose weights they are."""
+    """Candidate.  name: name of a tensor, or, if `weights`, of the operator in segment `birth` that has the weights.  blocks: size.
+    birth, death: first and last segment of its life.  saved: blocks of DDR traffic that it saves."""
 
     name: str
     weights: bool
@@ -44,7 +44,7 @@ class _Candidate(NamedTuple):
 
 
 def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
-    """Segments in order, each with its first operator, with residents of the shared memory if the machine has one."""
+    """Plans of segments with residents of the shared memory, if the machine has one.  segments: (plan, first operator), in order."""
     plans = [plan for plan, _ in segments]
     if target_graph.machine.shared is None:
         return plans
@@ -66,9 +66,9 @@ def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan,
 
 
 def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
-    """Plan with residents chosen by the rules; its order of segments may differ from that of the target graph.
+    """Plan with residents chosen by the rules; its order of operators may differ from the target graph's order.
 
-    Raises `BadInputError` if it names other operators.
+    Raises `BadInputError` if the plan names other operators.
     """
     if target_graph.machine.shared is None:
         return plan
@@ -80,7 +80,7 @@ def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
 
 
 def without_shared(plan: SegmentPlan) -> SegmentPlan:
-    """Segment with everything in DDR, as a gene describes it."""
+    """Plan of a segment without residents of the shared memory, as from a gene."""
     return plan.model_copy(update={"shared": (), "staged": ()}) if plan.shared or plan.staged else plan
 
 
@@ -99,7 +99,7 @@ def _tensors(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
 
 
 def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
-    """Weights worth staging: the port would need longer for the saved traffic than a core needs to copy them."""
+    """Weights worth staging: the saved traffic takes longer on the port of DDR than the staged loads' overhead."""
     candidates = []
     for index, (plan, start) in enumerate(segments):
         if any("staged" in transform.conflicts and transform.wanted(plan) for transform in TRANSFORMS):
@@ -121,7 +121,7 @@ def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
 
 
 def _overhead(machine: Machine, blocks: int, reads: int) -> int:
-    """Cycles of start-ups, and until other cores know."""
+    """Cycles of start-ups of all staged loads, and of the flag to other cores."""
     path = machine.path(Memory.SHARED, Memory.L1)
     assert path is not None
     assert machine.shared is not None
@@ -130,12 +130,12 @@ def _overhead(machine: Machine, blocks: int, reads: int) -> int:
 
 
 def _chosen_candidates(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
-    """Candidates that fit together; each of them fits alone."""
+    """Candidates that fit together."""
     ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
     rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
     taken = _admit_candidates(rows, np.zeros(segments, np.int64), have)
     fitting = [candidate for candidate, fits in zip(ordered, taken.tolist(), strict=True) if fits]
-    while fitting and _needed(fitting) > have:  # gaps between them: the least is left out
+    while fitting and _needed(fitting) > have:  # fragmentation: drop the candidate that saves least
         fitting.pop()
     return fitting
 
@@ -147,9 +147,9 @@ def _needed(kept: Sequence[_Candidate]) -> int:
 
 @njit(cache=True)
 def _admit_candidates(rows: np.ndarray, live: np.ndarray, have: int) -> np.ndarray:
-    """bool [n]: which of (blocks, birth, death) find room in every segment of their lives, taken in order.
+    """Candidates with room in every segment of their lives, bool [n]; earlier candidates take room first.
 
-    live: int64 [segments], blocks in use.
+    rows: int64 [n, 3], (blocks, birth, death).  live: int64 [segments], blocks in use.
     """
     taken = np.zeros(rows.shape[0], np.bool_)
     for i in range(rows.shape[0]):

@@ -1,7 +1,7 @@
-"""How many strips of columns a run of operators is cut into, by rule: as few as fit L1, and none where rows alone do.
+"""Number of strips of a run of operators, by rule: the fewest strips that fit L1, and one strip if full rows fit.
 
-Strips compute their halo twice and meet DDR in short bursts, so they are for runs of which a few rows are more than L1 holds; and for
-those whose weights stay beside a row of a strip alone (`planner.split_rules`).
+Strips compute their halo twice and access DDR in short bursts.  So strips are for runs of which L1 cannot hold a few full rows, and for
+runs whose weights can stay in L1 only next to rows of a strip (`planner.split_rules`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp, round_up
 from simulator.npu.parts import L1_ALIGN_BLOCKS, Memory
 
-_NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result
+_NARROWEST = 8  # least columns of a strip of several operators: in a narrower strip the halo is larger than the result
 
 
 @lru_cache(maxsize=1 << 16)
 def fewest_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """The smallest number of strips in which operators [start, stop) fit L1, in the finest blocks of rows; 1 where rows alone fit, or where
-    no strips do."""
+    """Smallest number of strips in which operators [start, stop) fit L1, in the finest blocks of rows; 1 if full rows fit, or if no strips
+    fit."""
     if _fits(target_graph, start, stop, 1):
         return 1
     finest = most_strips(target_graph, start, stop)
@@ -41,13 +41,13 @@ def fewest_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
 
 
 def most_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """As many strips as are looked at."""
+    """Largest number of strips that `fewest_strips` tries."""
     narrowest = min(target_graph.operators[k].out_w for k in range(start, stop) if leaves_segment(target_graph, k, stop))
     return max(1, min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST)))
 
 
 def nearest_strips(target_graph: TargetGraph, start: int, stop: int, wanted: int) -> int:
-    """`wanted` strips where rows alone do not fit, as far as so many fit and there can be so many; 1 where rows do."""
+    """Number of strips nearest to `wanted`: 1 if full rows fit; else `wanted`, between `fewest_strips` and `MAX_STRIPS`, if it is legal."""
     fewest = fewest_strips(target_graph, start, stop)
     if wanted <= fewest or fewest == 1:
         return fewest
@@ -55,7 +55,7 @@ def nearest_strips(target_graph: TargetGraph, start: int, stop: int, wanted: int
 
 
 def _fits(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
-    """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights: mostly clear from sums."""
+    """Whether L1 holds the smallest buffers of the run's tensors and the smallest chunks of weights; a sum mostly decides it."""
     return (columns == 1 and _most(target_graph, start, stop) <= room_blocks(target_graph.machine, Memory.L1)) or _has_places(
         target_graph, start, stop, columns
     )
@@ -75,7 +75,7 @@ def _has_places(target_graph: TargetGraph, start: int, stop: int, columns: int) 
 
 
 def _most(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """Blocks of L1 for the tensors of a run in one block and all of its smallest chunks at once: never less than `_has_places` asks for."""
+    """Blocks of L1 for the tensors of a run in one block and all its smallest chunks: an upper bound of the need in `_has_places`."""
     allocations = run_of(target_graph, start, stop).allocations.values()
     heights = ((allocation, target_graph.storages[allocation.storage]) for allocation in allocations)
     tensors = [round_up(allocation.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for allocation, storage in heights]
@@ -83,6 +83,6 @@ def _most(target_graph: TargetGraph, start: int, stop: int) -> int:
 
 
 def _smallest_chunks(spec: TargetOp) -> int:
-    """Blocks of L1 that two chunks of an operator's weights take at least; 0 where it has none."""
+    """Blocks of L1 of the two smallest chunks of an operator's weights; 0 for an operator without weights."""
     product = product_of(spec)
     return 0 if product is None else min(spec.weight_blocks, 2 * product.fractal.weight_blocks)

@@ -12,7 +12,7 @@ from compiler.target.target_graph import TargetGraph
 
 
 class Structures:
-    """Names the computation of every run of operators, so that equal segments of a network (and of other networks) share their tasks."""
+    """Hashes of runs of operators: equal segments, of one network or of several, share their tasks."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
@@ -21,10 +21,10 @@ class Structures:
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
     def key(self, gene: Gene) -> Key:
-        """Key for the cost of a segment alone: its structure, and all of the gene except its position (for cores, only their number).
+        """Key for the cost of a segment alone: its structure, and the gene without its position and the numbers of its cores.
 
-        Fields that matter only next to other segments are left out (`bare`).  Pinned genes have equal keys only if their pins are equal,
-        because their plans are literal.
+        Fields that matter only next to other segments are left out (`bare`).  Genes with different pins have different keys, because
+        `decode` does not change pins.
         """
         return self._keyed(gene)
 
@@ -47,11 +47,11 @@ class Structures:
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:
-        """Structure of operators [start, stop) as 16 hex digits: operators, edges, and results that leave them."""
+        """Hash of operators [start, stop), 16 hex digits: operators, edges, and results that leave the run."""
         return self._digest(start, stop)
 
     def places(self) -> dict[str, tuple[int, int]]:
-        """Structure -> (start, stop) of its first run, of every run that may be a segment."""
+        """Hash -> (start, stop) of the first run with it, for all runs of at most `EVERY_LENGTH` operators."""
         count, places = len(self.target_graph.operators), dict[str, tuple[int, int]]()
         for start in range(count):
             for stop in range(start + 1, min(count, start + EVERY_LENGTH) + 1):

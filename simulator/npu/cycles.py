@@ -4,26 +4,26 @@
 
 | name     | dtype    | meaning                                                                       |
 |----------|----------|-------------------------------------------------------------------------------|
-| busy     | int64[n] | cycles that the engine is occupied; 0 for SET, WAIT and for DDR transfers      |
-| bus      | int64[n] | bytes in 1/65536 that a DDR transfer takes off the shared port; else 0         |
-| bytes    | int64[n] | useful DDR bytes, + read, - written; else 0                                   |
+| busy     | int64[n] | cycles of the engine's occupation; 0 for SET, WAIT and for DDR transfers       |
+| bus      | int64[n] | capacity of the DDR port that a transfer takes, in 1/65536 bytes; else 0       |
+| useful   | int64[n] | useful DDR bytes, + read, - written; else 0                                   |
 
-A DDR transfer lasts bus / rate cycles.  The rate is not known here; `cap_units` bounds it.  The bus units of a transfer are those of its
-runs (contiguous ranges in DDR), and at least the bytes that the pins could move while its rows are opened:
+A DDR transfer lasts bus / rate cycles; `cap_units` bounds the rate, which this file does not decide.  The bus units of a transfer are the
+bytes of its runs (contiguous ranges in DDR), and at least the bytes that the pins could move while DDR opens the rows:
 
     bus = max(bytes of all bursts, rows * activate_bytes)
 
 | run of L bytes      | meaning                                                                                                |
 |---------------------|--------------------------------------------------------------------------------------------------------|
-| L                   | rounded up to the path's granule; runs that touch are one                                              |
-| bytes of its bursts | L rounded up to whole bursts where the stride keeps runs aligned to them, else the mean, L + burst - 32     |
-| rows                | the mean over all positions in a page, 1 + (L - 32) / page; at a stride below a page 1 + (span - 32) / page of all |
+| L                   | bytes of the run, rounded up to the path's granule; adjacent runs are one run                          |
+| bytes of its bursts | L rounded up to full bursts if the stride keeps runs aligned to bursts, else the mean, L + burst - 32       |
+| rows                | mean over positions in a page, 1 + (L - 32) / page; of all runs at a stride below a page, 1 + (span - 32) / page |
 
-Only differences of addresses count.  An effective rate has `activate_bytes` 0 and bursts of 32: granules alone are left.
+Only differences of addresses matter.  A machine with an effective rate has `activate_bytes` 0 and bursts of 32, so only granules matter.
 
 MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the matrix unit:
 
-| kind                            | busy, beside the start-up                                   | results are there   |
+| kind                            | busy, without the start-up                                  | results are ready   |
 |---------------------------------|-------------------------------------------------------------|---------------------|
 | cube                            | ceil(M/m0) * ceil(K/k0) * ceil(N/n0) * cycles               | at its end          |
 | output-stationary               | passes * ceil(M/R) * ceil(N/C) * (R + C + K - 2)            | at its end          |
@@ -31,32 +31,30 @@ MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the ma
 | weight-stationary               | passes * ceil(K/R) * ceil(N/C) * (2R + C + M - 2)           | at its end          |
 | weight-stationary, pipelined    | passes * ceil(K/R) * ceil(N/C) * max(M, R)                  | 2R + C - 2 later    |
 
-m0, k0, n0: shape that a cube multiplies at a time, and its `cycles`; 16 x C0 x 16 and cycles_per_fractal unless the machine file differs.
+m0, k0, n0, cycles: shape of one step of a cube, and its cycles; 16 x C0 x 16 and cycles_per_fractal unless the machine file has others.
 
-R rows, C columns.  In an array operands enter skewed, each row and column a cycle after the one before: the last cell begins R + C - 2
-cycles after the first.  Output-stationary: every cell then takes K steps.  Weight-stationary: R cycles bring the weights in, row by
-row, then M rows pass.  Those are the closed forms of SCALE-Sim, as version 3 counts (Samajdar et al., "A systematic methodology for
-characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020); a part of a tile costs as much as a whole one.
+An array has R rows and C columns.  Operands enter the array skewed, each row and column one cycle after the previous one: the last cell
+begins R + C - 2 cycles after the first cell.  Output-stationary: every cell then takes K steps.  Weight-stationary: the weights enter row
+by row in R cycles, then M rows pass.  These are the closed forms of SCALE-Sim, version 3 (Samajdar et al., "A systematic methodology for
+characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020); a partial tile costs as much as a full tile.
 
-Pipelined: a tile's weights come in (its sums go out) through second registers, R cycles, while the tile before it (after it) passes, so
-tiles follow each other after max(M, R) (max(K, R)) cycles.  Filling and draining the array is latency, not occupation: `latency_cycles`
-between the end of the last tile and its results.  It is paid where the queue runs dry or another engine waits, so once for
-back-to-back MMADs: T tiles take T * max(M, R) + 2R + C - 2.  Derived tile by tile, the last one ends max(0, R - M) earlier.
+Pipelined weight-stationary: the weights of a tile enter second registers in R cycles while the previous tile passes, so a tile starts
+max(M, R) cycles after the previous tile.  Pipelined output-stationary: the sums of a tile leave through second registers while the next
+tile passes, so the distance is max(K, R) cycles.  Fill and drain of the array are latency, not occupation: `latency_cycles` between the end
+of the last tile and its results.  Latency counts only if the queue is empty or another engine waits, so once for back-to-back MMADs: T
+weight-stationary tiles take T * max(M, R) + 2R + C - 2.  A derivation tile by tile ends max(0, R - M) earlier.
 
-Consecutive MMADs add up to the closed form of the whole product exactly where no tile of the array is cut in two: tiles of n in multiples
-of C and, output-stationary, of m in multiples of R and k whole; weight-stationary, of k in multiples of R and, unless pipelined, m
-whole (pipelined: m in pieces of at least R).  Other tilings cost more: each piece of k fills an output-stationary array
-anew, each piece of m loads the weights of a weight-stationary one again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
+Consecutive MMADs add up to the closed form of the full product exactly if no tile of the array is cut in two: tiles of n are multiples of
+C; output-stationary, tiles of m are multiples of R, and k is not tiled; weight-stationary, tiles of k are multiples of R, and m is not
+tiled (pipelined: tiles of m are at least R).  Other tilings cost more: each tile of k fills an output-stationary array again, each tile of
+m loads the weights of a weight-stationary array again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
 
-MMAD_IM2COL takes the longer of two times: that of the MMAD, and that of its reads from L1 on the path to L0C.  The reads are its
-weights, and the blocks of its window, each once (the unit keeps blocks that several of its pixels read).
+MMAD_IM2COL takes the longer of two times: the time of the MMAD, and the time of its reads from L1 on the path to L0C.  The reads are the
+weights, and every block of the window once (the unit keeps blocks that several of its pixels read).
 
 A VECTOR record takes the cycles of its class per repeat; a unit narrower than a repeat takes them per part of its width.  A repeat of
-VCONVERT is 8 blocks of the narrower type and up to 16 of the other; 32 blocks (int8 to 32 bits or back) take twice as long.  VLUT takes its
-cycles per 8 blocks that it writes.
-
-On a pipelined array the fill and drain latency is a constant after the occupation; a full latency in every MMAD would count overlapped
-cycles twice.
+VCONVERT is 8 blocks of the narrower type and up to 16 blocks of the other type; 32 blocks (int8 to 32 bits or back) take twice as long.
+VLUT takes its cycles per 8 blocks that it writes.
 """
 
 from __future__ import annotations
@@ -95,13 +93,13 @@ _FIRST_VECTOR, _CONVERT, _LUT, _BYTE = isa.FIRST_VECTOR_OP, int(Op.VCONVERT), in
 
 
 class CostTables(NamedTuple):
-    """The machine as flat integer tables, for numba.  Memories index rows and columns.
+    """Machine as flat integer tables, for Numba kernels.
 
-    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 for those of DDR.
-    matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill).  An MMAD has the product over its
-    axes of max(ceil(length / unit), least) + fill steps.  step_cycles: int64 [5] by data type (0: not supported).
-    A missing memory has the values of its substitute (`substitute_paths`).
-    vector_cycles: int64 [64], cycles of a whole repeat by opcode (0: not supported).
+    rate, granule, startup: int64 [7, 7] by (source, destination) memory: bytes per cycle (0: no path; in 1/65536 on paths of DDR), bytes,
+    cycles.  A missing memory has the values of its substitute (`substitute_paths`).
+    matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill).  The number of steps of an MMAD is
+    the product over its axes of max(ceil(length / unit), least) + fill.  step_cycles: int64 [5] by data type (0: not supported).
+    vector_cycles: int64 [64], cycles of a full repeat by opcode (0: not supported).
     scalars: int64 [matrix startup, vector startup, width of VECTOR in blocks].  dram: int64 [burst bytes, page bytes, activate bytes].
     """
 
@@ -137,12 +135,13 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
 
 
 def _fill_cycles(unit: SystolicUnit) -> int:
-    """Cycles of a tile in which cells wait for their first operands, or have finished."""
+    """Cycles of a tile during which not all cells work: the array fills or drains."""
     return unit.columns + unit.rows - 2 + (unit.rows if unit.dataflow == "weight-stationary" else 0)
 
 
 def latency_cycles(machine: Machine) -> int:
-    """Cycles from the end of an MMAD's occupation of a pipelined array to its results; 0 for other matrix units."""
+    """Cycles from the end of an MMAD's occupation of a pipelined array to its results; 0 for other matrix units.  This latency is a
+    constant after the occupation: a full latency in every MMAD would count overlapped cycles twice."""
     unit = machine.matrix
     return _fill_cycles(unit) if isinstance(unit, SystolicUnit) and unit.pipelined else 0
 
@@ -155,7 +154,7 @@ def substitute_paths(machine: Machine) -> dict[Memory, tuple[Memory, Memory]]:
 
 @lru_cache(maxsize=64)
 def cost_tables(machine: Machine) -> CostTables:
-    """The machine's rates as tables; read-only, cached per machine, since fractions take longer than pricing a short program."""
+    """Rates of the machine as read-only tables; cached per machine, since fractions take longer than pricing a short program."""
     shape = (len(Memory), len(Memory))
     rate, granule, startup = (np.zeros(shape, np.int64) for _ in range(3))
     for path in machine.paths:
@@ -165,7 +164,7 @@ def cost_tables(machine: Machine) -> CostTables:
         if machine.shared is not None and Memory.SHARED in cell and not path.of_ddr:
             rate[cell] = min(rate[cell], machine.shared.bytes_per_cycle // machine.cores)
             startup[cell] += machine.shared.latency_cycles
-    # substitutes: products read operands in L1, vectors work there
+    # substitutes: CUBE reads operands in L1, VECTOR works in L1
     for missing, (source, destination) in substitute_paths(machine).items():
         for table in (rate, granule, startup):
             if missing == Memory.UB:
@@ -189,14 +188,14 @@ def cost_tables(machine: Machine) -> CostTables:
 
 @njit(cache=True, inline="always")
 def steps(length: int, axis: NDArray[np.int64]) -> int:
-    """Steps along one axis of an MMAD; axis: int64 [3] of `CostTables.matrix`."""
+    """Number of steps along one axis of an MMAD.  length: elements.  axis: int64 [3], row of `CostTables.matrix`."""
     return max((length + axis[0] - 1) // axis[0], axis[1]) + axis[2]
 
 
 @njit(cache=True, forceinline=True)
 def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, dram: NDArray[np.int64]) -> int:
-    """Bus units (1/65536 byte) of a set of runs (see the top of this file); lengths in bytes, counts in runs."""
-    # adjacent runs are one; with a single inner run the outer count is used as the inner one
+    """Bus units (1/65536 byte) of a set of runs (see the top of this file); lengths and strides in bytes, counts in runs."""
+    # merge adjacent runs; with a single inner run, the outer count becomes the inner count
     if stride == run:
         run, count = run * count, 1
     if count == 1:
@@ -214,7 +213,7 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
         return moved
     span = count * (run - BLOCK_BYTES)
     rows = count * SHARE_UNIT + span * SHARE_UNIT // page
-    if count > 1 and 0 <= stride < page:  # a single run has the same cost, but by another division
+    if count > 1 and 0 <= stride < page:  # for a single run the division would be rounded differently
         rows = min(rows, SHARE_UNIT + ((count - 1) * stride + run - BLOCK_BYTES) * SHARE_UNIT // page)
     return max(moved, rows * groups * activate)
 
@@ -223,7 +222,7 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
 def price_rows(
     code: NDArray[np.int32], tables: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]
 ) -> None:
-    """Fill `busy`, `bus` and `useful` as `price` has them; all int64 [n]."""
+    """Fill `busy`, `bus` and `useful` of `price`, all int64 [n]."""
     busy[:] = bus[:] = useful[:] = 0
     for i in range(code.shape[0]):
         op = code[i, OP]
@@ -259,14 +258,14 @@ def price_rows(
             m, k, n = tables.matrix[dtype, 0], tables.matrix[dtype, 1], tables.matrix[dtype, 2]
             product = steps(code[i, I_MPAD], m) * steps(code[i, I_K] * _LANES[dtype], k) * steps(code[i, W_N1] * _COLUMNS[dtype], n)
             r = tables.rate[_L1, _L0C]
-            # the longer of two times: the product, and its reads from L1 (image blocks once, and the weights)
+            # longer of two times: the product, and its reads from L1 (every image block once, and the weights)
             read = (image_blocks(code, i) + np.int64(code[i, W_N1]) * code[i, I_K] * _WEIGHTS[dtype]) * BLOCK_BYTES
             busy[i] = tables.scalars[0] + max(product * tables.step_cycles[dtype], tables.startup[_L1, _L0C] + (read + r - 1) // r)
         elif op == _FIXPIPE:
             r = tables.rate[_L0C, dst]
             busy[i] = tables.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
-            # a partial repeat takes cycles for every width that it touches
+            # a partial repeat takes the cycles of every part of the unit's width that it touches
             wide = tables.scalars[2]
             repeats, some = np.int64(code[i, V_REPEATS]), (code[i, V_BLOCKS] + wide - 1) // wide * wide
             if op == _CONVERT:
@@ -292,7 +291,7 @@ def price(code: NDArray[np.int32], machine: Machine) -> Price:
 
 
 def uncontended_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine, port: int) -> NDArray[np.int64]:
-    """int64 [n]: data cycles of DDR transfers on an otherwise idle port; 0 for other records.
+    """Data cycles of DDR transfers on an otherwise idle port, int64 [n]; 0 for other records.
 
     bus: from `price`.  port: bus units per cycle of the port.
     """
@@ -301,7 +300,7 @@ def uncontended_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine:
 
 
 def record_cycles(code: NDArray[np.int32], cost: Price, machine: Machine) -> NDArray[np.int64]:
-    """int64 [n]: uncontended engine cycles of each record; for a DDR transfer its start-up and its data at the whole port."""
+    """Uncontended engine cycles of each record, int64 [n]; for a DDR transfer, start-up and data cycles on an otherwise idle port."""
     tables, cycles = cost_tables(machine), np.empty(len(code), np.int64)
     cycle_rows(code, cost.busy, cost.bus, tables.rate, tables.startup, port_units(machine, SHARE_UNIT), cycles)
     return cycles
@@ -317,7 +316,7 @@ def cycle_rows(
     port: int,
     cycles: NDArray[np.int64],
 ) -> None:
-    """Fill `cycles` with the values of `record_cycles`.  busy, bus: from `price`."""
+    """Fill `cycles` with the values of `record_cycles`.  busy, bus: see `price`.  port: bus units per cycle of the port."""
     for i in range(code.shape[0]):
         cycles[i] = busy[i]
         if bus[i] > 0:
@@ -327,13 +326,13 @@ def cycle_rows(
 
 
 def cap_units(machine: Machine, engine: Engine) -> int:
-    """The highest rate of one transfer of an engine (MTE2 reads, MTE3 writes), in 1/65536 bytes per cycle."""
+    """Highest rate of one transfer of an engine (MTE2 reads, MTE3 writes), in 1/65536 bytes per cycle."""
     return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
 
 
 @lru_cache(maxsize=256)
 def port_units(machine: Machine, share_units: int) -> int:
-    """The DDR port's rate for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
+    """Rate of the DDR port for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
     return max(1, int(machine.ddr.deliverable * share_units))
 
 
@@ -344,6 +343,6 @@ def turned_units(machine: Machine, share_units: int) -> int:
 
 
 def bank_wait_cycles(machine: Machine) -> int:
-    """Delay that one transfer in flight adds to the first data of the next; 0 with an effective rate."""
+    """Cycles by which one transfer in flight delays the first data of the next transfer; 0 with an effective rate."""
     dram = machine.ddr.timings
     return 0 if dram is None else math.ceil(dram.bank_wait_ns * machine.clock_hz / 10**9)

@@ -1,10 +1,10 @@
-"""Schedule in the form of the event loop: same result as `simulator.timing.prepare` for the linked program, but without its records.
+"""Incremental preparation: entries of the event loop from a schedule, without the records from which `simulator.timing.prepare` makes them.
 
-A search needs times only, and records are 128 bytes each.  Times are equal to the cycle, which a test checks; shipped programs are
-measured from their own streams (`compiler.build`).
+A search needs only times, and every record has 128 bytes.  A test checks that times are equal to the cycle.  Shipped programs are measured
+from their own streams (`compiler.build`).
 
-Every queue has its range of one array, with spare room behind it, so that entries shared with the previous schedule stay in place.
-Flags have no gaps: *slot* k is the k-th edge, whatever its number.
+Every queue has a range of one array, with spare room behind it, so that entries shared with the previous schedule stay in place.
+Flags have no gaps: *slot* k is the k-th edge, whatever the number of this edge is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simulator.timing_converge import CommonSuffix, find_common_suffix
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
-EVERY = 1 << 10  # instructions from one row of cursors to the next
+EVERY = 1 << 10  # instructions between two rows of cursors
 _ENGINES = ENGINES - 1  # engines with queues in a schedule: SCALAR gets no instruction
 
 
@@ -50,9 +50,9 @@ def _fill(
 ) -> int:
     """Write the entries of a part from its instruction `start` on.  first: first instruction of the part.
 
-    slot: int32 [edges].  limit, before, cursor, same: int64 [queues]: end of the queue's room, end of its previous entries, position of
-    its next entry, and position up to which entries are unchanged (-1: all so far).  cursors, slots_from: see `Entries`; written from row
-    `row` on, one row per `EVERY` instructions.  Returns the next row, or -1 if there is no room.
+    slot: int32 [edges], flag of every edge.  word: entries.  limit, before, cursor, same: int64 [queues], end of the queue's room, end of
+    its previous entries, position of its next entry, and position of its first changed entry (-1: none so far).  cursors, slots_from: see
+    `Entries`; written from row `row` on, one row per `EVERY` instructions.  Returns the next row, or -1 without enough room.
     """
     words, nexts, begins, slots = pointer(word), pointer(set_next), pointer(edge_start), pointer(slot)
     ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
@@ -98,7 +98,7 @@ def _fill(
 
 @njit(cache=True)
 def _move(then: Ints, begin: int, stop: int, shift: int, more: int, word: Ints) -> None:
-    """Copy entries begin .. stop of the previous schedule, `shift` places later, with flag numbers raised by `more`."""
+    """Copy entries [begin, stop) of the previous schedule to positions higher by `shift`, with flag numbers raised by `more`."""
     old, new = pointer(then), pointer(word)
     for row in range(begin, stop):
         new[row + shift] = old[row] + (more if old[row] & KIND_MASK >= _WAIT else 0)
@@ -131,13 +131,12 @@ def _fill_parts(
     places: Ints,
     places_then: Ints,
 ) -> tuple[int, int]:
-    """`_fill` for all parts of a table (`compiler.schedule.segment_table`), with numbers (`compiler.schedule.instruction_numbers`), from
-    row `row` of the cursors on.
+    """Write the entries of all parts from row `row` of the cursors on.  Other arguments: see `_fill`.
 
-    alike: first of the trailing parts that are unchanged, with their edges.  slot, source: int32 [edges]: flag of every edge, and
-    instruction that sets each flag.  rows: previous rows of cursors.  then: entries of the previous schedule.
-    places, places_then: int64 [parts + 1, queues], cursors before each part.  Returns the number of rows of cursors, or -1 if there is no
-    room, and the number of flags.
+    parts: table of parts (`compiler.schedule.segment_table`).  number: numbers of parts (`compiler.schedule.instruction_numbers`).
+    alike: first of the unchanged parts at the end; their edges are unchanged, too.  source: int32 [edges], instruction that sets a flag.
+    rows: number of previous rows of cursors.  then: entries of the previous schedule.  places, places_then: int64 [parts + 1, queues],
+    cursors before each part.  Returns the number of rows of cursors, or -1 without enough room, and the number of flags.
     """
     begun, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
     for p in range(count):
@@ -145,7 +144,7 @@ def _fill_parts(
         if p == alike:
             moved = slots - slot[first]
         if begun < number[p, 0] + parts[p, RECORDS] and (p < alike or moved != 0):
-            slot[first] = slots  # also for a part without edges
+            slot[first] = slots  # a part without edges has a slot here, too
             for edge in range(first, stop):
                 slot[edge] = slots + edge - first
                 source[slots + edge - first] = edge_from[edge]
@@ -181,7 +180,7 @@ def _fill_parts(
             return -1, slots
         if moved != 0 or shift[q] != 0:
             _move(then, cursor[q] - shift[q], stop - shift[q], shift[q], moved << KIND_BITS, word)
-        if same[q] < 0 and shift[q] != 0:  # some entry differs: none but the last has this number
+        if same[q] < 0 and shift[q] != 0:  # some entry differs: the queues have different lengths
             same[q] = cursor[q]
             while same[q] < min(stop, before[q]) and then[same[q]] == word[same[q]]:
                 same[q] += 1
@@ -195,7 +194,7 @@ def _fill_parts(
 
 @njit(cache=True)
 def _lengths(parts: Ints, number: Ints, core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32, length: Ints) -> None:
-    """length: int64 [queues], all 0 before: entries of every queue."""
+    """Add the number of entries of every queue to `length`, int64 [queues]."""
     for p in range(parts.shape[0]):
         for i in range(number[p, 0], number[p, 0] + parts[p, RECORDS]):
             length[np.int64(core[i]) * ENGINES + engine[i]] += 1 + edge_start[i + 1] - edge_start[i]
@@ -205,26 +204,27 @@ def _lengths(parts: Ints, number: Ints, core: Bytes8, engine: Bytes8, edge_start
 
 
 class Preparer:
-    """Holds the entries of the previous schedule; it must get every schedule of one synchroniser, in order."""
+    """Preparer of schedules, which keeps the entries of the previous one: it must get every schedule of one synchroniser, in order."""
 
     def __init__(self) -> None:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
         self._limit, self._cursors, self._slots_from = np.empty(0, np.int64), np.empty((0, 0), np.int64), np.empty(0, np.int64)
-        self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # cursors; slots of edges; their sources
+        self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # cursors; slots and sources of edges
         self._places = np.empty((0, 0), np.int64)  # cursors before every part, and at the end
-        # previous schedule: entries that may be overwritten, and their ranges; engines of its streams, and their ranges
+        # previous schedule: entries that may be overwritten, and ranges of its queues; engines of its streams, and ranges of its streams
         self._then, self._known, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
         self._engine, self._streams = np.empty(0, np.uint8), np.empty((0, 2), np.int64)
 
     def forget(self) -> None:
-        """Forget the previous schedule, so that nothing is shared with it."""
+        """Forget the previous schedule: the next schedule shares no entry with it."""
         self._limit = np.empty(0, np.int64)
 
     def entries(self, schedule: Schedule) -> tuple[Entries, Ints, Ints, CommonSuffix | None]:
-        """Entries of a schedule on the cores that it uses: the first len(schedule.lengths) of the machine.
+        """Entries of a schedule, and their overlap with the previous schedule.  The next call overwrites the arrays.
 
-        Also int64 [queues] and int64 [cores]: number of leading entries and of leading rows shared with the previous schedule, the end of
-        a stream counted as a row; and the common suffix.  The next call overwrites the arrays.
+        Returns entries for the first len(schedule.lengths) cores of the machine; per queue, int64 [queues], the position up to which
+        entries are shared; per core, int64 [cores], the row up to which rows are shared, with the end of a stream as a row; and the common
+        suffix.
         """
         s, cores, slots_then = schedule, len(schedule.lengths), self._slots
         same = None
@@ -235,7 +235,7 @@ class Preparer:
             self._lay_out(s, cores)
             same = self._filled(s, 0, len(s.parts))
             assert same is not None, "a queue has as many entries as were counted"
-            same[:] = -1  # the previous entries are in the other array
+            same[:] = -1  # no entry is shared: the previous entries were in another place
         start = np.array(s.stream_start, np.int64)
         streams = np.column_stack((start, start + s.lengths))
         suffix = None
@@ -258,7 +258,7 @@ class Preparer:
         for (begin, end), unchanged in zip(streams.tolist(), s.same_rows, strict=True):
             changed = begin + unchanged if stays else begin
             self._engine[changed:end] = s.stream[changed:end]
-        # rows of a stream that lies elsewhere than before have other numbers: it shares none
+        # rows of a stream that has moved have other numbers, so it shares no row
         in_place = np.array_equal(start, self._streams[:, 0])
         same_rows = start + s.same_rows if in_place else np.full(cores, -1, np.int64)
         self._streams, slots = streams, self._slots
@@ -268,10 +268,10 @@ class Preparer:
         return entries, same, same_rows, suffix
 
     def _lay_out(self, schedule: Schedule, cores: int) -> None:
-        """Room for the entries of a schedule, and some more."""
+        """Allocate room for the entries of a schedule, with spare room behind every queue."""
         length = np.zeros(cores * ENGINES, np.int64)
         _lengths(schedule.parts, schedule.number, schedule.core, schedule.engine, schedule.edge_start, schedule.edge_from, length)
-        room = 2 * length + EVERY  # most of it is never touched, so it takes no memory
+        room = 2 * length + EVERY  # untouched pages take no memory
         self._limit = np.cumsum(room)
         begin = self._limit - room
         self._queues = np.column_stack((begin, begin))
@@ -284,9 +284,9 @@ class Preparer:
             self._slot, self._source = np.empty((2, 2 * len(schedule.edge_from)), np.int32)
 
     def _filled(self, schedule: Schedule, cached_rows: int, alike: int) -> Ints | None:
-        """Write the entries of instructions from about `cached_rows` on; entries of parts from `alike` on are moved.
+        """Write the entries from the last row of cursors before instruction `cached_rows` on; move entries of parts from `alike` on.
 
-        Returns int64 [queues], number of leading unchanged entries; None if there is no room.
+        Returns the position up to which entries are unchanged, int64 [queues]; None without enough room.
         """
         row = min(cached_rows // EVERY, self._rows - 1)
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
