@@ -1,14 +1,14 @@
 """Addresses of the rows of a block's tensors: in DDR, or in a slot or ring of L1.
 
-| array | dtype, shape              | meaning                                                                                           |
-|-------|---------------------------|---------------------------------------------------------------------------------------------------|
-| ddr   | int64 [storages, 5]       | block of image 0; strides in blocks: group of images, plane, row, image within a group              |
-| table | int64 [kept, 8]           | first plane, row stride in blocks, slots, rows of the ring (0: no ring), first row of all, all rows, |
-|       |                           | first block of a row, images of a group, whose planes are adjacent                                |
-| slots | int64 [kept, most slots]  | block of L1                                                                                       |
-| rows  | int64 [kept, blocks, 2]   | rows of the tensor in L1 in each block                                                            |
+| array | dtype, shape                | meaning                                                                                        |
+|-------|-----------------------------|------------------------------------------------------------------------------------------------|
+| ddr   | int64 [storages, 5]         | block of image 0; strides in blocks: group of images, plane, row, image within a group         |
+| table | int64 [resident, 8]         | first plane, row stride in blocks, slots, rows of the ring (0: no ring), first row in L1, rows |
+|       |                             | in L1 of an image, first block of a row, images of a group (their planes are adjacent)         |
+| slots | int64 [resident, slots]     | L1 block of every slot                                                                         |
+| rows  | int64 [resident, blocks, 2] | [first, stop) rows of the tensor in L1, per block                                              |
 
-An allocation is the index of a storage among those that are resident in L1; -1: DDR.  An operand is (storage, plane, allocation).
+An allocation is the index of a storage among the storages resident in L1, or -1 for DDR.  An operand is (storage, plane, allocation).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compiler.instructions.builders import DDR, FAR, L1, Ints, TilePlace, compil
 
 
 class Allocations(NamedTuple):
-    """Tables of addresses, see the top of this file."""
+    """Tables of addresses, see the docstring of this module."""
 
     ddr: Ints
     table: Ints
@@ -33,8 +33,7 @@ def place_of(
     allocations: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int,
     iteration: int, member: int,
 ) -> TilePlace:  # fmt: skip
-    """Address of blocks [column, column + width) of `row` and later rows.  image: number of a group of images.  member: image within the
-    group."""
+    """Address of blocks [column, column + width) of `row` and later rows.  image: group of images.  member: image within the group."""
     if allocation < 0:
         layout = allocations.ddr[storage]
         base = layout[0] + image * layout[1] + member * layout[4] + plane * layout[2] + row * layout[3] + column

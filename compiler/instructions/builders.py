@@ -1,7 +1,7 @@
-"""Builders of single records, inlined into the emission kernels: only these fill the words of a record.
+"""Builders of single records, inlined into the emission kernels.  Only these functions write the words of a record.
 
-`out` holds records, `cursor` is the index of the next one; every builder returns the cursor behind its own.  src, dst: memories; source,
-target, l0a, l0b, l0c: blocks in them.  m, n1, k: rows, columns in fractals and blocks of k of a matrix product.
+`out` holds records; `cursor` is the index of the next record.  Every builder returns the cursor behind its record.  src, dst: memories.
+source, target, l0a, l0b, l0c: blocks in these memories.  m, n1, k: rows, columns in fractals and blocks of k of a matrix product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Steps = tuple[int, int]
 DDR, L1, L0A, L0B, L0C, UB, SHARED = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
-FAR = 1 << 30  # distance to the end of a ring, if there is no ring
+FAR = 1 << 30  # distance to the end of a ring, for places without a ring
 OP, ENGINE, DTYPE, TAG, SRC, DST = isa.OP, isa.ENGINE, isa.DTYPE, isa.TAG, isa.SRC, isa.DST
 D, S0, S1, S2, P = isa.D, isa.S0, isa.S1, isa.S2, isa.P
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = range(isa.I_H, isa.I_KW + 1)
@@ -42,7 +42,7 @@ def compile_once(kernel: Any) -> Any:
     return kernel
 
 
-# For kernels that take a segment's tables: a call passes every array and counts references, which took half of a node's time.
+# For kernels with a segment's tables as arguments: a call copies every array and counts references, which took half of a node's time.
 inlined = njit(cache=True, forceinline=True)
 
 
@@ -50,7 +50,7 @@ inlined = njit(cache=True, forceinline=True)
 def _begun(
     out: Code, cursor: int, op: int, engine: int, dtype: int, tag: int, src: int, dst: int, target: int, s0: int, s1: int, s2: int
 ) -> NDArray[np.int32]:
-    """A record with the words that all of them have; its parameters are 0."""
+    """A record with the words that all records have; its parameters are 0."""
     row = out[cursor]
     row[:] = 0
     row[OP] = op
@@ -71,7 +71,7 @@ def copy(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, src: int, dst: int, source: int, target: int, length: int, count: int,
     sstride: int, dstride: int, count2: int, sstride2: int, dstride2: int,
 ) -> int:  # fmt: skip
-    """COPY: count2 x count runs of `length` blocks.  Touching runs are joined, so that a burst is as long as it really is."""
+    """COPY: count2 x count runs of `length` blocks.  Adjacent runs are joined, because bursts are timed by their length."""
     if count > 1 and sstride == length and dstride == length:
         length *= count
         count = 1
@@ -93,10 +93,10 @@ def copy(
 
 
 class TilePlace(NamedTuple):
-    """Address of rows of a tensor: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
+    """Address of rows of a tensor.  memory: DDR, L1 or UB.  base: block of plane 0 and the first row.  plane: blocks per plane.
 
-    Blocks are counted over rows of `width` blocks with `gap` other blocks between rows; 0 for whole rows.  In a ring of rows, blocks from
-    number `wrap` on are `back` blocks lower; else `back` is 0.
+    width: blocks of a row.  gap: other blocks between two rows; 0 for whole rows.  wrap, back: in a ring of rows, blocks from number `wrap`
+    on lie `back` blocks lower; without a ring, back is 0.
     """
 
     memory: int
@@ -140,7 +140,7 @@ def side_by_side(place: TilePlace, offset: int, length: int) -> int:
 @compile_once
 @njit(cache=True)
 def block_at(place: TilePlace, plane: int, offset: int) -> int:
-    """The block `offset` blocks behind the first row's first one, in a plane."""
+    """The block `offset` blocks behind the first block of the first row, in a plane."""
     block = place.base + plane * place.plane + offset + (offset // place.width * place.gap if place.gap else 0)
     return block - place.back if offset >= place.wrap else block
 
@@ -151,7 +151,7 @@ def move(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, source_offset: int, target: TilePlace, target_offset: int,
     plane: int, planes: int, length: int,
 ) -> int:  # fmt: skip
-    """Write a move of `length` blocks of every plane, from an offset in the source to one in the target; split in two at the end of a ring.
+    """Write a move of `length` blocks per plane, from source_offset to target_offset; it is split in two at the end of a ring.
 
     plane: first plane in DDR and L1; UB has only the planes of the tile.
     """
@@ -168,7 +168,7 @@ def move(
 @compile_once
 @njit(cache=True)
 def joined_rows(source: TilePlace, source_offset: int, target: TilePlace, target_offset: int, length: int) -> tuple[int, int]:
-    """(run, rows): the next COPY moves `rows` rows of `run` blocks, of `length` from the offsets on; with gaps, rows of one width."""
+    """(run, rows) of the next COPY: it moves `rows` rows of `run` blocks, at most `length` blocks; rows with gaps have equal widths."""
     run = side_by_side(source, source_offset, side_by_side(target, target_offset, length))
     if not source.gap and not target.gap:
         return run, 1
@@ -225,7 +225,7 @@ def fixpipe(
     out: Code, cursor: int, dtype: int, tag: int, dst: int, source: int, target: int, bias: int, residual: int, m: int, mpad: int, n1: int,
     dplane: int, rplane: int, scale: int, epilogue: Any,
 ) -> int:  # fmt: skip
-    """epilogue: see `conv_emitter.ConvEpilogue`."""
+    """FIXPIPE.  dplane, rplane: blocks per plane of the result and of the residual.  epilogue: a `conv_emitter.ConvEpilogue`."""
     row = _begun(out, cursor, _FIXPIPE, epilogue.engine, dtype, tag, L0C, dst, target, source, bias, residual)
     row[P] = m
     row[P + 1] = mpad
@@ -304,8 +304,8 @@ def along(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, blocks: int, ds: Steps, s0s: Steps,
     s1s: Steps, s2s: Steps, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation over `blocks` blocks, eight at a time and then the remainder.  ds, s0s, ...: blocks of an operand from one block
-    to the next, and from eight to the next eight."""
+    """A VECTOR operation over `blocks` blocks, eight at a time and then the remainder.  ds, s0s, s1s, s2s: strides of the operands in
+    blocks: (from block to block, from eight blocks to the next eight)."""
     done = 0
     while done < blocks:
         eights, remaining = done // REPEAT_BLOCKS, blocks - done
@@ -324,7 +324,7 @@ def flat(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int,
     imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
+    """A VECTOR operation over `blocks` contiguous blocks.  step1, step2: 1, or 0 for a source that is one broadcast block."""
     one, s1s, s2s = (1, REPEAT_BLOCKS), (step1, REPEAT_BLOCKS * step1), (step2, REPEAT_BLOCKS * step2)
     return along(out, cursor, op, dtype, tag, target, s0, s1, s2, blocks, one, one, s1s, s2s, imm)
 
@@ -335,8 +335,8 @@ def strided(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, columns: int, rows: int, ds: Steps,
     s0s: Steps, s1s: Steps, s2s: Steps, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation over a grid of columns x rows blocks; ds, s0s, ...: blocks of an operand from column to column, and from row to
-    row.  Repeats run over rows, 8 columns at a time."""
+    """A VECTOR operation over a grid of columns x rows blocks.  Repeats run over rows, 8 columns at a time.  ds, s0s, s1s, s2s: strides of
+    the operands in blocks: (from column to column, from row to row)."""
     for c in range(0, columns, REPEAT_BLOCKS):
         for r in range(0, rows, MAX_REPEATS):
             cursor = vector(

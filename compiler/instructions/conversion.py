@@ -1,4 +1,4 @@
-"""VCONVERT between a block of bytes and its two blocks of float16 or four of float32."""
+"""VCONVERT between blocks of bytes and float16 blocks (two per block of bytes) or float32 blocks (four per block of bytes)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from simulator.npu.program import Code
 
 _VCONVERT = int(Op.VCONVERT)
 
-WIDE = 4  # blocks of float32 for a block of bytes
-HALF = 2  # blocks of float16 for a block of bytes
+WIDE = 4  # float32 blocks per block of bytes
+HALF = 2  # float16 blocks per block of bytes
 
 
 @compile_once
@@ -21,7 +21,7 @@ def stride_blocks(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, blocks: int, dbs: int, dstep: int, sbs: int,
     sstep: int, imm: int,
 ) -> int:  # fmt: skip
-    """Write a VECTOR operation on `blocks` blocks with distances dstep and sstep; dbs, sbs: distances within a repeat."""
+    """Write a VECTOR operation on `blocks` blocks.  dbs, sbs: strides within a repeat.  dstep, sstep: strides of repeats, per block."""
     ds, s0s = (dbs, REPEAT_BLOCKS * dstep), (sbs, REPEAT_BLOCKS * sstep)
     return along(out, cursor, op, dtype, tag, target, source, -1, -1, blocks, ds, s0s, (0, 0), (0, 0), imm)
 
@@ -39,9 +39,10 @@ def convert_runs(
     out: Code, cursor: int, dtype: int, tag: int, target: int, dstep: int, d_run: int, source: int, sstep: int, s_run: int, size: int,
     runs: int, imm: int,
 ) -> int:  # fmt: skip
-    """VCONVERT of `runs` runs of `size` blocks of the type with more lanes; dstep, sstep: blocks that one of them is on either side.
+    """VCONVERT of `runs` runs of `size` blocks, counted in the type with more lanes.
 
-    d_run, s_run: blocks from run to run.  Eight blocks of all runs are an instruction, or a run is one.
+    dstep, sstep: blocks of target and source per counted block.  d_run, s_run: blocks from run to run.  An instruction takes one run, or
+    eight blocks of all runs.
     """
     if runs == 1 or (d_run == size * dstep and s_run == size * sstep):
         return stride_blocks(out, cursor, _VCONVERT, dtype, tag, target, source, runs * size, 1, dstep, 1, sstep, imm)

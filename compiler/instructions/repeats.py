@@ -3,8 +3,8 @@
 An instruction takes eight blocks along one axis and repeats along another.  The choice of these axes decides how many repeats have fewer
 than eight blocks, and the number of instructions.
 
-A window of whole rows of an image is pooled by repeats that add to one block, eight channels or eight pixels at a time: an instruction
-per pixel would fill one block in eight.
+A window of whole rows of an image is pooled by repeats that accumulate in one block each, eight channels or eight pixels at a time.  An
+instruction per pixel would fill one block in eight.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from numba import njit
 
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 
-START = 6  # repeats that starting a VECTOR instruction is worth, about, on any machine
+START = 6  # cost of starting a VECTOR instruction, in repeats: an estimate for all machines
 
 
 @njit(cache=True)
 def pools_pixelwise(planes: int, pixels: int) -> bool:
-    """Whether eight pixels of a plane are pooled per instruction, and the last eight again: there are too few planes to fill an
-    instruction."""
+    """Whether repeats pool eight pixels of a plane, and then the eight results, because too few planes fill a repeat."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     by_pixels = planes * (START + pixels // REPEAT_BLOCKS - 1) + groups * (2 * START + REPEAT_BLOCKS + pixels % REPEAT_BLOCKS)
     return pixels >= 2 * REPEAT_BLOCKS and by_pixels < groups * (START + pixels)
@@ -29,7 +28,7 @@ def pools_pixelwise(planes: int, pixels: int) -> bool:
 
 @njit(cache=True)
 def pool_repeats(planes: int, pixels: int) -> tuple[int, int]:
-    """(repeats, instructions) of one window."""
+    """(repeats, instructions) of one window of whole rows with `pixels` pixels, in `planes` planes."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     if pools_pixelwise(planes, pixels):
         full, remainder = pixels // REPEAT_BLOCKS, pixels % REPEAT_BLOCKS
@@ -38,7 +37,7 @@ def pool_repeats(planes: int, pixels: int) -> tuple[int, int]:
 
 
 class Way(NamedTuple):
-    """Axes of an instruction.  blocks, repeats: axes of its blocks and of its repeats; if equal, repeats continue where the blocks end."""
+    """Axes of an instruction.  blocks, repeats: axes of its blocks and of its repeats; if equal, repeats continue behind the blocks."""
 
     blocks: int
     repeats: int
@@ -48,7 +47,7 @@ class Way(NamedTuple):
 
 @njit(cache=True)
 def repeats_across(blocks: int, repeats: int, outer: int) -> tuple[int, int]:
-    """(repeats, instructions) of blocks along one axis and repeats along another, `outer` times."""
+    """(repeats, instructions) of instructions with blocks along one axis and repeats along another axis, `outer` times."""
     groups = outer * -(-blocks // REPEAT_BLOCKS)
     return groups * repeats, groups * -(-repeats // MAX_REPEATS)
 
@@ -78,6 +77,6 @@ def cheapest_way(inner: int, middle: int, outer: int) -> Way:
 
 @njit(cache=True)
 def by_planes(planes: int, pixels: int) -> bool:
-    """Whether an instruction takes a block of one plane and eight of its pixels; else it takes one pixel of eight planes."""
+    """Whether a repeat takes eight pixels of one plane; else it takes one pixel of eight planes."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     return planes * (START + (pixels + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS) <= groups * (START + pixels)

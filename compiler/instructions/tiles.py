@@ -1,7 +1,7 @@
-"""Tiles of VECTOR operators on their way into UB and out of it.
+"""Loads and stores of the tiles of VECTOR operators.
 
-A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots.  If not even one row fits, it is
-some columns of one row.  In both cases its pixels are adjacent.
+A tile is some planes by some rows of the block, [planes][rows * w] blocks in one of two slots of UB.  If one row does not fit, a tile is
+some columns of one row.  In both cases the pixels of a plane are adjacent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.npu.program import Code
 def load_tile(
     out: Code, cursor: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, target: int
 ) -> int:
-    """`size` pixels from the block's `first` on of every plane into UB, from DDR or from L1."""
+    """Load `size` pixels of every plane into UB, from pixel `first` of the block on, from DDR or L1."""
     engine = MTE2 if place.memory == DDR else MTE1
     return move(out, cursor, dtype, tag, engine, place, first, dense(UB, target, size), 0, plane, planes, size)
 
@@ -26,7 +26,7 @@ def load_box(
     out: Code, cursor: int, dtype: int, tag: int, place: TilePlace, plane: int, row: int, rows: int, width: int, first: int, columns: int,
     planes: int, target: int,
 ) -> int:  # fmt: skip
-    """Columns [first, first + columns) of some rows of `width` blocks; tile: [planes][rows][columns]."""
+    """Load columns [first, first + columns) of `rows` rows of `width` blocks as a tile [planes][rows][columns]."""
     if columns == width:
         return load_tile(out, cursor, dtype, tag, place, plane, row * width, rows * width, planes, target)
     engine, size = MTE2 if place.memory == DDR else MTE1, rows * columns
@@ -40,13 +40,13 @@ def load_box(
 def store_tile(
     out: Code, cursor: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, source: int
 ) -> int:
-    """One tile out of UB, to DDR or to L1."""
+    """Store a tile from UB to DDR or L1."""
     return move(out, cursor, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
 
 
 @njit(cache=True)
 def count_tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
-    """(tiles, tiles per row, rows of a tile) of a block's pixels."""
+    """(tiles, tiles per row, rows of a tile) of a block."""
     across = (width + tile_columns - 1) // tile_columns
     high = min(tile_rows, rows) if across == 1 else 1
     return (rows + high - 1) // high * across, across, high

@@ -35,9 +35,9 @@ def grid(
     out: Code, cursor: int, op: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes,
     imm: int,
 ) -> int:  # fmt: skip
-    """target = op(s0, s1) over shape[0] x shape[1] x shape[2] blocks, each with its strides; s1: -1 where the operation has one source.
+    """target = op(s0, s1) over shape[0] x shape[1] x shape[2] blocks.  s1: -1 if the operation has one source.
 
-    imm: float32 bits of its constant, where it has one.
+    ds, s0s, s1s: strides of target and sources along the three axes, in blocks.  imm: float32 bits of the operation's constant, or 0.
     """
     if s1 < 0:
         s1s = s0s
@@ -70,7 +70,7 @@ def grid_of_three(
             block = 0
             while block < shape[b]:
                 width = min(REPEAT_BLOCKS, shape[b] - block)
-                step = 1 if across else width  # stride of the repeats' axis
+                step = 1 if across else width  # distance of two repeats along their axis
                 times = shape[r] if across else (shape[b] - block) // width
                 repeat = 0
                 while repeat < times:
@@ -91,6 +91,6 @@ def grid_of_three(
 
 @njit(cache=True)
 def max_instructions(inner: int, middle: int, outer: int) -> int:
-    """Upper bound of instructions over inner x middle x outer blocks, or a part of them: each takes at least the time of its start."""
+    """Upper bound of instructions over inner x middle x outer blocks or a part of these blocks: every instruction costs its start."""
     way = cheapest_way(inner, middle, outer)
     return way.work // START + way.instructions + 1

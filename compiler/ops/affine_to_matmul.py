@@ -1,8 +1,9 @@
 """Consecutive integer multiply-adds: the first stays on VECTOR, the later ones become products with one weight on CUBE and FIXPIPE.
 
-VECTOR takes eight cycles for eight blocks of bytes: it converts each to four of floats, multiplies, adds, and converts back.  FIXPIPE
-converts sums to bytes in four.  It has `round(float32(w * (x - zero) + b) * s)`, with integers `w` and `b`, where VECTOR has
-`round(fma(x, scale, shift))`; a product stands for a multiply-add where both are equal for all 256 integers in every channel.
+VECTOR takes eight cycles for eight blocks of bytes: it converts each block to four blocks of floats, multiplies, adds, and converts back.
+FIXPIPE converts sums to bytes in four cycles.  VECTOR computes `round(fma(x, scale, shift))`.  FIXPIPE computes
+`round(float32(w * (x - zero) + b) * s)` with integers `w` and `b`.  A product replaces a multiply-add if both formulas are equal for all
+256 integers in every channel.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import all_stored_integers
 from simulator.npu.machine import Machine
 
-_WEIGHTS = 127  # that are tried
-_EACH = 16  # of those, in a channel
-_BIAS = 1 << 24  # integers up to it are floats
+_MAX_WEIGHT = 127  # largest absolute weight
+_CANDIDATES = 16  # weights that are tried per channel
+_MAX_BIAS = 1 << 24  # largest absolute bias: float32 holds all integers up to this one
 _Values = NDArray[Any]
 
 
 def with_products(graph: Graph, machine: Machine) -> Graph:
-    """Replace multiply-adds by equal products.  Machines that round in fixed point have no equal ones."""
+    """Replace multiply-adds by equal products.  Machines that round in fixed point have no equal products."""
     if machine.rounding != "float" or "int8" not in machine.matrix.data_types:
         return graph
     operators, shapes, types = list[Operator](), dict(graph.shapes), dict(graph.types)
@@ -60,50 +61,52 @@ def _parts(op: QuantisedAffine) -> list[Any]:
 
 
 def as_convolution(name: str, x_name: str, y_name: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
-    """The convolution that is equal to a multiply-add per channel; None if a channel has none."""
+    """The convolution that equals a multiply-add per channel; None if a channel has no equal product."""
     every = all_stored_integers(x_q)
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
     wanted = affine.apply(np.broadcast_to(every, (len(affine.scale), len(every))), y_q.dtype)
     weights, biases, scales = np.zeros(len(wanted), np.int8), np.zeros(len(wanted), np.int32), np.zeros(len(wanted), np.float32)
-    missing = np.arange(len(wanted))
-    for w, b in _tried(affine, zero, zero_y):
-        if not len(missing):
+    unmatched = np.arange(len(wanted))
+    for w, b in _candidates(affine, zero, zero_y):
+        if not len(unmatched):
             break
-        sums = w[missing, None] * steps + b[missing, None]
-        scale = _scale(sums, wanted[missing].astype(np.float64) - zero_y, y_q)
-        with np.errstate(over="ignore", invalid="ignore"):  # scales that far apart have no product
+        sums = w[unmatched, None] * steps + b[unmatched, None]
+        scale = _scale(sums, wanted[unmatched].astype(np.float64) - zero_y, y_q)
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow: this candidate does not fit
             sw = (np.float64(sy) * scale / np.float64(sx)).astype(np.float32)
-            fit = np.isfinite(sw) & (sw > 0) & (np.abs(b[missing]) <= _BIAS)
+            fit = np.isfinite(sw) & (sw > 0) & (np.abs(b[unmatched]) <= _MAX_BIAS)
             sw = np.where(fit, sw, np.float32(1))
             w_q = Quantisation(sw, np.zeros(len(sw), np.int8), 0)
             outputs = linear.requantize(sums.astype(np.int32), linear.output_scale(x_q, w_q, y_q)[:, None], y_q)
-        fit &= (outputs == wanted[missing]).all(axis=1)
-        which = missing[fit]
-        weights[which], biases[which], scales[which] = w[which], b[which], sw[fit]
-        missing = missing[~fit]
-    if len(missing):
+        fit &= (outputs == wanted[unmatched]).all(axis=1)
+        matched = unmatched[fit]
+        weights[matched], biases[matched], scales[matched] = w[matched], b[matched], sw[fit]
+        unmatched = unmatched[~fit]
+    if len(unmatched):
         return None
     w_q = Quantisation(scales, np.zeros(len(scales), np.int8), 0)
     return QuantisedConv(name, x_name, y_name, weights.reshape(-1, 1, 1, 1), biases, x_q, w_q, y_q, groups=len(weights))
 
 
-def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Values]]:
-    """Weights and biases of all channels, int64: those whose exact bias is nearest to an integer first, a constant last."""
+def _candidates(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Values]]:
+    """Candidates (weights, biases), each int64 [channels], ordered by the distance of the exact bias from an integer, smallest first.  The
+    last candidate is a constant: weight 0."""
     slope = affine.scale.astype(np.float64)
     rising = np.where(slope == 0, 1, slope)
-    every = np.arange(1, _WEIGHTS + 1) * np.sign(rising)[:, None]
+    every = np.arange(1, _MAX_WEIGHT + 1) * np.sign(rising)[:, None]
     exact = every * (zero + (affine.shift.astype(np.float64) - zero_y) / rising)[:, None]
-    exact = np.clip(exact, -2 * _BIAS, 2 * _BIAS)
+    exact = np.clip(exact, -2 * _MAX_BIAS, 2 * _MAX_BIAS)
     off = np.abs(exact - np.rint(exact)) / np.abs(every)
-    order = np.argsort(off, axis=1, kind="stable")[:, :_EACH]
+    order = np.argsort(off, axis=1, kind="stable")[:, :_CANDIDATES]
     w, b = (np.take_along_axis(of, order, axis=1).astype(np.int64) for of in (every, np.rint(exact)))
     constant = np.zeros(len(w), np.int64), np.sign(np.rint(affine.shift.astype(np.float64)) - zero_y).astype(np.int64)
-    return [*((w[:, i], b[:, i]) for i in range(_EACH)), constant]
+    return [*((w[:, i], b[:, i]) for i in range(_CANDIDATES)), constant]
 
 
 def _scale(sums: _Values, wanted: _Values, y_q: Quantisation) -> _Values:
-    """float64 [channels]: the middle of the scales that map all sums [channels, n] to `wanted` minus the zero point; NaN if none does."""
+    """float64 [channels]: middle of the range of scales that map all `sums` to `wanted`; NaN for an empty range.  sums: [channels, n].
+    wanted: [channels, n], integers of the result minus its zero point."""
     low, high = (limit - y_q.single("y")[1] for limit in y_q.limits)
     lower, upper = np.where(wanted > low, wanted - 0.5, -np.inf), np.where(wanted < high, wanted + 0.5, np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,6 +1,6 @@
-"""Interface of an operator kind, and the base class of VECTOR operators: a kind overrides where it differs.
+"""Interface of an operator kind, and the base class of VECTOR operators, whose defaults a kind may override.
 
-A tile is some planes by some rows of the result, or by columns of one row; it fills one of two slots of UB.
+A tile is some planes by some rows of the result, or some planes by some columns of one row.  A tile fills one of two slots of UB.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from simulator.npu.parts import FRACTALS, DataType, Memory
 
 
 class Lowering(NamedTuple):
-    """Context of lowering an operator: places of tensors, and the collector of constants.
+    """Context of lowering an operator.
 
-    pieces: the slice of a tensor's storage, by name.
+    layout: places of tensors.  pieces: function from a tensor's name to its slice of a storage.  constants: collector of constants.
     """
 
     layout: Layout
@@ -56,13 +56,13 @@ class Lowering(NamedTuple):
         return self.layout.graph.shapes[tensor][1]
 
     def padded_planes(self, tensor: str) -> tuple[int, ...]:
-        """Planes of a tensor that have lanes without a channel."""
+        """Planes of a tensor with padding lanes, which hold no channel."""
         place, lanes = self.layout.placements[tensor], self.type_of(tensor).lanes
         held = Counter(lane // lanes for lane in place.lanes)
         return tuple(plane for plane in range(place.planes) if held[plane] < lanes)
 
     def pack(self, name: str, values: Floats, tensor: str, padding: float = 0.0) -> int:
-        """DDR block of a new constant: a value for every channel of a tensor, and `padding` in its other lanes."""
+        """DDR block of a new constant: a value for every channel of `tensor`, and `padding` in its padding lanes."""
         return self.constants.add(name, pack_lanes(values, self.layout.placements[tensor], self.type_of(tensor), padding=padding))
 
 
@@ -79,9 +79,9 @@ class LoweredSpec(Protocol):
 class OperatorKind(NamedTuple):
     """A kind of operator, a row of `ops.registry`.
 
-    operator: its class in the graph.  spec: its class in the target graph.  job: the type of `spec.job`, a NamedTuple of numbers.
-    emitter: a kernel (out, cursor, work, node, job, parity) that writes a node's records from `cursor` on and returns the next one, or -1
-    if `out` is too short; `job` is a record that it may change, parity: int64 [`instructions.node_context.PARITIES`].
+    operator: class in the graph.  spec: class in the target graph.  job: type of `spec.job`, a NamedTuple of numbers.
+    emitter: kernel (out, cursor, work, node, job, parity).  It writes the records of a node from row `cursor` on, and returns the next row,
+    or -1 if `out` is too short.  `job` is a record that the kernel may change; `parity` is int64 [`instructions.node_context.PARITIES`].
     """
 
     operator: type[Operator]
@@ -90,13 +90,14 @@ class OperatorKind(NamedTuple):
     emitter: Any
 
 
-Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute so many)
+Heights = tuple[tuple[int, int], ...]  # (rows of a block, number of blocks of an image with this height)
 
 
 class VectorTiles(NamedTuple):
-    """An operator's tiles in a segment: (planes, rows, columns, how many) of those of an image, whole tiles and partial ones.
+    """Tiles of an operator in a segment.
 
-    size: blocks of the result in all images.  tiles: in all images.  across: tiles of a row.  cycles: of a repeat, by opcode.
+    heights: rows of the blocks.  output_tiles: (planes, rows, columns, count) per size of tile in one image.  size: blocks of the result
+    in all images.  tiles: number of tiles in all images.  across: tiles per row.  cycles: cycles of a repeat, by opcode.
     """
 
     tiling: VectorTiling
@@ -116,7 +117,7 @@ class VectorTiles(NamedTuple):
 
 
 class VectorWork(NamedTuple):
-    """Cycles of repeats, instructions, and blocks that are read of every operand."""
+    """Work of VECTOR.  repeats: cycles of all repeats.  calls: instructions.  reads: blocks read, per operand."""
 
     repeats: float
     calls: float
@@ -129,7 +130,7 @@ def run_of_planes(piece: TensorSlice, first: int, last: int) -> TensorSlice:
 
 
 def block_of_channels(spec: TargetOp, dtype: DataType) -> int:
-    """Planes of the channels of a fractal, if the result is a whole number of them, else 1."""
+    """Planes that hold the channels of one fractal, if these divide the planes of the result; else 1."""
     deep = -(-FRACTALS[dtype].columns // dtype.lanes)
     return deep if spec.y.planes % deep == 0 else 1
 
@@ -144,7 +145,7 @@ class OnVector(TargetOp):
 
     @property
     def planes_together(self) -> int:
-        """Planes that can only be worked on together."""
+        """Planes per unit of work: a tile has whole multiples of this number."""
         return 1
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
@@ -156,11 +157,11 @@ class OnVector(TargetOp):
         return planes * rows * columns
 
     def constant_blocks(self, planes: int) -> int:
-        """Blocks of UB for the constants of so many planes."""
+        """Blocks of UB for the constants of `planes` planes."""
         return 0
 
     def pixel_constant_blocks(self, rows: int, columns: int) -> int:
-        """Blocks of UB for the constants of so many pixels, which come with every tile."""
+        """Blocks of UB for the constants of rows x columns pixels, which are loaded with every tile."""
         return 0
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
@@ -179,11 +180,11 @@ class OnVector(TargetOp):
     # tilings
 
     def set_aside(self, rows: int) -> int:
-        """Blocks of UB that tilings for blocks of so many rows leave to constants."""
+        """Blocks of UB that stay free for constants, in tilings for blocks of `rows` rows."""
         return self.y.planes
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
+        """The largest tile that fits a slot of `slot_blocks` blocks: whole planes, else some rows of `planes_together` planes."""
         deep = self.planes_together
         full_tile = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
         if full_tile <= slot_blocks:
@@ -192,18 +193,18 @@ class OnVector(TargetOp):
         return VectorTiling(tile_planes=deep, tile_rows=max(1, min(rows, fitting)))
 
     def columns_tiling(self, slot_blocks: int, max_blocks: int, dtype: DataType) -> VectorTiling | None:
-        """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `max_blocks`."""
+        """Columns of one row that fit a slot of `slot_blocks` blocks, at least one; None if a whole row fits `max_blocks`."""
         planes = self.planes_together
         if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= max_blocks:
             return None
         columns = bisect_right(range(1, self.out_w), slot_blocks, key=lambda c: self.tile_blocks(planes, 1, c, dtype))
         return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
 
-    # its records
+    # job of the emitter
 
     @abstractmethod
     def job(self, inputs: EmitInputs) -> tuple[Any, ...]:
-        """Parameters of its emitter."""
+        """Parameters of the emitter."""
 
     def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[Any, ...]], NDArray[np.int64]]:
         job = self.job(inputs)
@@ -213,12 +214,12 @@ class OnVector(TargetOp):
 
     @property
     def steps_of_tile(self) -> int:
-        """Computations on a tile, one after the other."""
+        """Number of consecutive computations on a tile."""
         return 1
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Name and loops of its constants."""
+        """(name, loops) of every constant operand."""
         return ()
 
     def nest(
@@ -239,7 +240,7 @@ class OnVector(TargetOp):
         result = Operand("y", plane, bits, Memory.L1 if inside else Memory.DDR, Memory.UB)
         loops = {"p": self.y.planes, "h": rows, "w": self.out_w}
         main = self.reads[0]
-        planes = main.planes * storages[main.storage].dtype.lanes // dtype.lanes  # of so many lanes as the result's
+        planes = main.planes * storages[main.storage].dtype.lanes // dtype.lanes  # in planes of the result's lane count
         source = planes, self.input_rows(rows) * storages[main.storage].row_blocks
         return Nest("VECTOR", loops, tuple(reads), result, dtype.lanes, *source, self.steps_of_tile)
 
@@ -247,7 +248,7 @@ class OnVector(TargetOp):
         """Work of the vector unit for all tiles."""
         return VectorWork(tiles.size / 8, tiles.tiles, [tiles.size] * len(self.reads))
 
-    # its parts
+    # channel parts
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return block_of_channels(self, dtype)
@@ -258,10 +259,10 @@ class OnVector(TargetOp):
         reads = tuple(run_of_planes(read, first, last) for read in self.reads)
         return replace(self, y=run_of_planes(self.y, first, last), reads=reads)
 
-    # its records
+    # common fields of jobs
 
     def common(self, inputs: EmitInputs) -> dict[str, int]:
-        """Fields that jobs on VECTOR have in common."""
+        """Fields that all jobs on VECTOR have."""
         assert isinstance(inputs.tiling, VectorTiling)
         columns = min(inputs.tiling.tile_columns or self.out_w, self.out_w)
         tile = {"tile_rows": inputs.tiling.tile_rows, "tile_columns": columns, "slot_0": inputs.tiles[0], "slot_1": inputs.tiles[1]}
@@ -274,7 +275,7 @@ def first_or_zero(slots: tuple[int, ...]) -> int:
 
 
 def streams_constants(inputs: EmitInputs) -> bool:
-    """Whether constants come with tiles."""
+    """Whether constants are loaded with every run of planes, not once per segment."""
     return inputs.tiling.constants == "streamed"
 
 
@@ -284,12 +285,13 @@ def as_vector_op(spec: TargetOp) -> OnVector:
     return spec
 
 
-UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by default; two of them are live
+UB_SLOT_BLOCKS = 1280  # default size of a slot of a VECTOR operator, 40 KiB; two slots are live
 
 
 @lru_cache(maxsize=1 << 14)
 def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
-    """As many whole planes as fit a slot, else rows of one plane, else columns of one row; two slots and the constants fit UB if any do."""
+    """The largest tile that fits a slot: whole planes, else rows of one plane, else columns of one row.  Two slots and the constants fit UB
+    if any tiling does."""
     vector_op, ub, dtype = as_vector_op(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
     max_slot = _slot_blocks(ub - vector_op.set_aside(1))
     tiling = vector_op.columns_tiling(min(slot_blocks, max_slot), max_slot, dtype)

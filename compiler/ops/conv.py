@@ -1,7 +1,7 @@
 """Convolutions on the matrix unit: lowering, tilings, cost, and jobs of their emitter.
 
-Groups are joined to the largest equal groups of whole 16-channel blocks; up to 15/16 of the products of a depthwise convolution on CUBE are
-zeros.
+Groups are joined to the largest equal groups of whole 16-channel blocks.  On CUBE, up to 15/16 of the products of a depthwise convolution
+are therefore zeros.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
 _FIELDS: Any = record_dtype(ConvJob).fields
 _BUFFERS, _EXPANSION = (slice(begin // 8, (begin + kind.itemsize) // 8) for kind, begin, *_ in (_FIELDS["buffers"], _FIELDS["expansion"]))
-EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
-_SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
+EXPANDED_BLOCKS = 512  # blocks of a slot of expanded weights in UB, 16 KiB: MTE3 empties a small slot sooner, and fewer zeros are written
+_SLOT_OF_UB, _OVERLAID_OF_UB = 8, 4  # a slot of expanded weights takes at most 1/8 of UB; resident overlaid weights take at most 1/4
 
 
 class Window(NamedTuple):
@@ -74,11 +74,12 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConvSpec(TargetOp):
-    """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`ops.matmul`).
+    """A Conv, or a MatMul (`ops.matmul`): `groups` products of [pixels x k1 blocks] by [k1 blocks x n1 * 16 channels].
 
-    fractal: of operands of its input's type.  l0: of its machine.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
-    blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.channel_splits`), how
-    many these are, else 0.  expansion: how weights lie in DDR, where they do not lie there as in L1.  needed: see `target.zero_blocks`.
+    fractal: fractal of the input's data type.  l0: L0 sizes of the machine.  c1: input planes per group.  lanes: C0, or 4 for a four-lane
+    image.  weights_at, bias_at: DDR blocks of weights and biases; bias_at is -1 without biases.  run_of_k1: if the blocks of k are a run of
+    the blocks in DDR (`segment.channel_splits`), the count of blocks of k in DDR; else 0.  expansion: compressed layout of weights in
+    DDR; None if DDR holds the layout of L1.  needed: see `target.zero_blocks`.
     """
 
     word: ClassVar[str] = "conv"
@@ -104,12 +105,12 @@ class ConvSpec(TargetOp):
 
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
-        """Its fields.  Raises `UnsupportedError`."""
+        """Fields of the target operator.  Raises `UnsupportedError`."""
         return cls.packed(index, op, into, op.weights, into.type_of(op.x), 0)
 
     @classmethod
     def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, fill: int) -> dict[str, Any]:
-        """Fields as of `lowered`.  values: weights as the machine multiplies them, of type dtype.  fill: value of missing weights."""
+        """Fields of the target operator.  values: weights in `dtype`, the type of multiplication.  fill: value of missing weights."""
         if why := unencodable_window(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
@@ -134,7 +135,7 @@ class ConvSpec(TargetOp):
             expansion = expansion._replace(masks_at=into.constants.add(f"{op.name}/masks", pack_masks(pattern, dtype)))
         blocks = groups * k1 * (n1 * fractal.weight_blocks if expansion is None else expansion.overlaid)
         needed = EVERYWHERE
-        # what an operand in L1 is multiplied with is a whole tile (`codegen.legalize_buffers`), and so is what stands beside groups
+        # machines without L0A (`codegen.legalize_buffers`) and fills other than zero multiply whole tiles
         if op.groups > 1 and not fill and into.machine.has(Memory.L0A):
             needed = weights.needed_blocks(op, x, y, n, groups, fractal)
         return into.fields(index, op) | {
@@ -153,7 +154,7 @@ class ConvSpec(TargetOp):
 
     @classmethod
     def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
-        """DDR block of the vectors that FIXPIPE reads per channel: the bias, in the type of sums.  lane_count: of the result."""
+        """DDR block of FIXPIPE's vectors per channel: the bias, in the type of sums.  lane_count: lanes of the result."""
         return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y_place, lane_count, DataType.float32))
 
     @property
@@ -166,12 +167,12 @@ class ConvSpec(TargetOp):
 
     @cached_property
     def bias_blocks(self) -> int:
-        """Blocks of the vectors that FIXPIPE reads for all channels."""
+        """Blocks of FIXPIPE's vectors for all channels."""
         return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
     @cached_property
     def column_blocks(self) -> int:
-        """Blocks of the vectors that FIXPIPE reads for a fractal's channels."""
+        """Blocks of FIXPIPE's vectors for a fractal's channels."""
         return self.fractal.sum_blocks
 
     @property
@@ -181,16 +182,16 @@ class ConvSpec(TargetOp):
 
     @property
     def residual_lanes(self) -> int:
-        """C0 of the residual; of the result without one."""
+        """C0 of the residual; without a residual, C0 of the result."""
         return self._lanes_of(self.y if self.residual is None else self.residual)
 
     def _lanes_of(self, piece: TensorSlice) -> int:
-        """C0 of a tensor of the result's channels, of whose last plane the upper half may be no product."""
+        """C0 of a tensor with the result's channels.  The upper half of its last plane may lie outside the product."""
         return 1 << (-(-self.groups * self.n1 * self.fractal.columns // piece.planes) - 1).bit_length()
 
     @property
     def n1_step(self) -> int:
-        """Tiles along n1 are whole multiples of it: fractals that make a plane of the result."""
+        """Step of tiles along n1: the fractals of one plane of the result."""
         return max(1, self.result_lanes // self.fractal.columns)
 
     @property
@@ -210,12 +211,12 @@ class ConvSpec(TargetOp):
 
     @property
     def products(self) -> int:
-        """Products of the matrix unit for each sum."""
+        """Matrix products that are added up in every sum: one, and one per constant of a zero point."""
         return 1
 
     @property
     def staying(self) -> L0:
-        """L0 memories in which its tiles may stay: none if zero points need products of their own, whose tiles take slots too."""
+        """L0 sizes for tiles that stay; `SINGLE_TILE` if zero points need products, because their constants take slots too."""
         return self.l0 if self.products == 1 else SINGLE_TILE
 
     @property
@@ -224,7 +225,7 @@ class ConvSpec(TargetOp):
 
     @property
     def limit(self) -> float:
-        """Of the activation `clip`."""
+        """Upper limit of the activation `clip`."""
         return self.operator.limit if isinstance(self.operator, Conv) else 0.0
 
     @property
@@ -241,7 +242,7 @@ class ConvSpec(TargetOp):
 
     @property
     def _expanded_sizes(self) -> list[int]:
-        """Numbers on which the cost of expanding weights depends, beside their sizes."""
+        """Further numbers on which the cost of expanding weights depends."""
         e = self.expansion
         return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.resident), *(run.columns for run in e.runs)]
 
@@ -266,7 +267,7 @@ class ConvSpec(TargetOp):
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
-        # weights and columns in front of the part are skipped; of the last plane the upper half may be no product
+        # skip weights and columns in front of the part; the upper half of the last plane may lie outside the product
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
         n = min(n, self.groups * self.n1 - n_before)
         expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
@@ -287,7 +288,7 @@ class ConvSpec(TargetOp):
         )
 
     def cut_groups(self, first: int, last: int) -> tuple[int, int] | None:
-        """(first group, how many) of planes [first, last) of the result; None where these are neither whole ones nor within one."""
+        """(first group, number of groups) of result planes [first, last); None unless they are whole groups or lie in one group."""
         deep = self.y.planes // self.groups
         group, stop = first // deep, -(-last // deep)
         return None if stop - group > 1 and (first % deep or last % deep) else (group, stop - group)
@@ -297,7 +298,7 @@ class ConvSpec(TargetOp):
         assert isinstance(conv, Convolution)
         pads = padded_columns(conv, in_columns, out_columns)
         if out_columns.start * conv.stride[1] - conv.pads[1] >= self.in_w:
-            # every window lies in the padding behind the image; in front of it is the same, and can be said
+            # every window lies in the padding behind the image; equal padding in front of the image is encodable
             all_of_it = all_padding(conv, in_columns, out_columns)
             if all_of_it is None:
                 return Infeasible(self.name, f"a strip of {out_columns.size} columns lies in its padding as a whole")
@@ -314,11 +315,11 @@ class ConvSpec(TargetOp):
 
     @property
     def is_packed(self) -> bool:
-        """Whether weights that stay lie in L1 without zeros beside their groups."""
+        """Whether resident weights lie in L1 without the zero blocks beside their groups."""
         return self.expansion is not None and self.needed.size > 0 and self.expansion.overlaid >= REPEAT_BLOCKS
 
     def _multiplied(self, tile_k1: int) -> int:
-        """A group's blocks of weights that are multiplied with tiles of so many along k."""
+        """Multiplied blocks of weights of a group, if tiles have tile_k1 blocks of k."""
         if tile_k1 not in self._blocks_multiplied:
             self._blocks_multiplied[tile_k1] = int(mark_multiplied(self.needed, self.k1, tile_k1).sum())
         return self._blocks_multiplied[tile_k1]
@@ -342,7 +343,7 @@ class ConvSpec(TargetOp):
         return (*buffers, *self._expanding(tiling))
 
     def _expanding(self, tiling: ConvTiling) -> tuple[UbBuffers, ...]:
-        """Buffers of the expansion of weights: of all at once, or of every chunk."""
+        """Buffers for expanding weights, all at once or chunk by chunk."""
         e = self.expansion
         if e is None:
             return ()
@@ -355,7 +356,8 @@ class ConvSpec(TargetOp):
         return UbBuffers("overlaid", 1, round_up(overlaid_blocks, 8), True), *buffers[int(e.resident) :]
 
     def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
-        """Blocks of a slot of overlaid weights (behind masks if all weights are expanded at once), and of a slot of expanded ones."""
+        """(blocks of a slot of overlaid weights, blocks of a slot of expanded weights).  Weights that are expanded at once lie behind
+        their masks."""
         e, size = self.expansion, self.groups * self.n1 * self.k1
         assert e is not None
         if resident:
@@ -416,7 +418,7 @@ class ConvSpec(TargetOp):
         )
 
     def geometry_of(self, pitch: int) -> ConvGeometry:
-        """pitch: blocks of a row of the main input."""
+        """Sizes for the emitter.  pitch: blocks of a row of the main input."""
         kh, kw, sh, sw, dh, dw, _, pad_left, _, _ = self.window
         parts, fractal = self.parts, self.fractal
         return ConvGeometry(
@@ -425,7 +427,7 @@ class ConvSpec(TargetOp):
         )  # fmt: skip
 
     def epilogue_of(self, machine: Machine, dtype: DataType, inside: bool, residual: int) -> ConvEpilogue:
-        """inside: whether the result stays on chip.  dtype, residual: data types of the result and of the residual (0 without one)."""
+        """FIXPIPE's parameters.  inside: whether the result stays on chip.  dtype, residual: types of result and residual (0: none)."""
         to = first_destination(machine, inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
@@ -436,7 +438,7 @@ class ConvSpec(TargetOp):
     def expansion_job(
         self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
     ) -> ExpansionJob:
-        """Addresses in UB of the buffers of `_expanding`; consecutive operators alternate in the slots of arriving weights."""
+        """Expansion in the UB buffers of `_expanding`.  Consecutive operators use the slots of arriving weights in opposite order."""
         e = self.expansion
         if e is None:
             return ExpansionJob()
@@ -457,37 +459,37 @@ class ConvSpec(TargetOp):
         return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.resident and not resident), e.startup, *tile)
 
     def tables(self) -> list[NDArray[np.int64]]:
-        """Runs of columns of an expansion, and which blocks of weights are needed."""
+        """Tables of the emitter: runs of columns of the expansion, and `needed`."""
         runs = np.array([] if self.expansion is None else self.expansion.runs, np.int64)
         return [runs, self.needed] if self.needed.size else [runs] if runs.size else []
 
     def chunk_slots(self, inputs: EmitInputs) -> tuple[int, ...]:
-        """Blocks of L1 of the resident weights, or of the slots of chunks."""
+        """L1 blocks of the resident weights, or of the two slots of chunks."""
         return inputs.weights
 
     def first_zeros(self, inputs: EmitInputs) -> int:
-        """Block of L1 of the constants that are added to all of the right operand."""
+        """L1 block of the constants for the zero point of the right operand."""
         del inputs
         return 0
 
     def operands_of(self, read: DataType) -> ConvOperands:
-        """read: data type of the main input."""
+        """Operands of the products.  read: data type of the main input."""
         return ConvOperands(int(read), self.weights_at, self.run_of_k1 or self.k1, *self._right_operand())
 
     def requantised(self) -> dict[str, int]:
-        """Fields of `ConvEpilogue` for the conversion of sums of integers; floats have none."""
+        """Fields of `ConvEpilogue` for the conversion of integer sums; none for floats."""
         return {}
 
     def _right_operand(self) -> tuple[int, int, int]:
-        """`ConvOperands`' right, right_planes, right_pixels."""
+        """(right, right_planes, right_pixels) of `ConvOperands`."""
         return WEIGHTS, 0, 0
 
     def column_fetches(self) -> list[Fetch]:
-        """Fetches of the vectors that FIXPIPE reads for all channels, to blocks of UB from 0 on."""
+        """Fetches of FIXPIPE's vectors for all channels, to blocks of UB from 0 on."""
         return [Fetch(Memory.UB, self.bias_at, 0, self.bias_blocks)]
 
     def weight_fetches(self) -> list[Fetch]:
-        """Fetches of resident weights that are not expanded, to blocks of L1 from 0 on."""
+        """Fetches of resident weights without expansion, to blocks of L1 from 0 on."""
         if not self.weight_blocks or self.expansion is not None:
             return []
         gap, runs = (self.run_of_k1 - self.k1) * self.fractal.weight_blocks, self.n1 if self.run_of_k1 else 1
@@ -506,7 +508,7 @@ class ConvSpec(TargetOp):
         resident, e, fetches = tiling.weights == "resident", self.expansion, list[Fetch]()
         if columns and tiling.constants == "resident":
             fetches += move_fetches(columns, inputs.constants[0])
-        if e is not None:  # what is expanded at once is loaded by whoever does that
+        if e is not None:  # `expand_all` loads weights that are expanded at once
             job = self.expansion_job(tiling, inputs.overlaid, inputs.arriving)
             fetches.append(Fetch(Memory.UB, e.masks_at, job.masks_at, e.mask_blocks))
             if job.resident_overlays:
@@ -525,7 +527,7 @@ def move_fetches(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
 def _unplaced(
     spec: ConvSpec, tiling: ConvTiling, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int
 ) -> NDArray[np.int64]:
-    """The numbers of a job without addresses.  See `_of_operator`."""
+    """The numbers of a job, without buffer addresses.  Parameters: see `_of_operator`."""
     parts = _of_operator(spec, machine, dtype, inside, read, pitch, residual)
     return record_row(ConvJob(int(dtype), spec.tag, *parts, spec.tiles_of(tiling, machine)))
 
@@ -534,21 +536,21 @@ def _unplaced(
 def _of_operator(
     spec: ConvSpec, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int
 ) -> tuple[ConvGeometry, ConvOperands, ConvEpilogue]:
-    """Parts that all tilings share, cached since scales of sums are float32 divisions.
+    """Parts of a job that all tilings share.  The cache saves the float32 divisions of the scales.
 
-    inside: whether the result stays on chip.  dtype, read, residual: data types of the result, of the main input and of the residual (0
-    without one).  pitch: blocks of a row of the main input.
+    inside: whether the result stays on chip.  dtype, read, residual: data types of the result, the main input and the residual (0: none).
+    pitch: blocks of a row of the main input.
     """
     return spec.geometry_of(pitch), spec.operands_of(read), spec.epilogue_of(machine, dtype, inside, residual)
 
 
 def product_of(spec: TargetOp) -> ConvSpec | None:
-    """The operator as a product of the matrix unit; None for one of VECTOR."""
-    return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` asks abstract classes at length
+    """The operator as a product of the matrix unit; None for an operator of VECTOR."""
+    return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` is slow for abstract classes
 
 
 def fit_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expansion | None:
-    """The expansion fitted to UB: whether streamed weights stay there.  None if slots do not fit UB, or VECTOR has no bytes."""
+    """The expansion with its fields for UB set.  None if its slots do not fit UB, or if VECTOR does not compute in bytes."""
     if DataType.uint8 not in machine.data_types:
         return None
     ub, stored = least_ub_blocks(machine), groups * expansion.planes * expansion.taps * expansion.overlaid
@@ -556,18 +558,18 @@ def fit_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expans
     piece = overlaid_steps(expansion.overlaid, expansion.planes * expansion.taps) * expansion.overlaid
     if 2 * (expansion.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
         return None
-    deep = max(1, ub // _KEPT_OF_UB // expansion.overlaid)  # two slots take half of UB
-    fits_ub, startup = expansion.mask_blocks + stored <= ub // _KEPT_OF_UB, machine.vector.startup_cycles
+    deep = max(1, ub // _OVERLAID_OF_UB // expansion.overlaid)  # two slots take half of UB
+    fits_ub, startup = expansion.mask_blocks + stored <= ub // _OVERLAID_OF_UB, machine.vector.startup_cycles
     return expansion._replace(resident=fits_ub, room=room, deep=deep, startup=startup)
 
 
 def first_destination(machine: Machine, inside: bool) -> int:
-    """First destination of a product's results; inside: they stay on chip."""
+    """First destination of a product's results.  inside: whether the results stay on chip."""
     if not inside:
         return TO_DDR
     return TO_L1 if writes_l1(machine) else TO_L1_BY_UB
 
 
 def _two(slots: tuple[int, ...]) -> tuple[int, int]:
-    """Addresses of two slots: twice that of a single one."""
+    """Addresses of two slots; a single slot counts twice."""
     return (slots[0], slots[-1]) if slots else (0, 0)

@@ -1,12 +1,11 @@
-"""Convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE and the way out, tile by tile.
+"""Emission of a convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE, and copies of the result, tile by tile.
 
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
-Tiles along m are those of all images of a block, one image after the other (`segment.batch_tiles`): a tile is of one image.
-An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.  Tiles take
-the slots of their memory in turn, so where all that come again have one (`ops.tile_counts.tiles_stay`), each of them is loaded once.
-Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
-Else sums take the slots of L0C in turn, as many as it has for tiles of their size (`target.capabilities.tile_slot`): with two, an
-engine that is ahead of the next one waits for every tile of that.
+Tiles along m cover all images of a block, image by image (`segment.batch_tiles`); a tile has pixels of one image.
+Tiles of L0A and L0B take the slots of their memory in turn.  A tile that is still in its slot is not loaded again; if all reused tiles have
+slots (`ops.tile_counts.tiles_stay`), every tile is loaded once.  A tile that is multiplied only with zeros is not loaded.
+If a chunk has only a part of k, every (m, n) tile of the chunk keeps its own place in L0C until the last chunk of k.
+Else sums take all slots of L0C in turn (`target.capabilities.tile_slot`): with only two slots, CUBE or FIXPIPE waits after every tile.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ from simulator.npu.program import Code
 class ConvGeometry(NamedTuple):
     """Sizes of a convolution.  Planes and pitches are in blocks, n1 in 16 channels, k1 in blocks of C0.
 
-    part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
+    part_rows, part_columns: kernel rows and columns of one IM2COL (see `ir.im2col`).
     """
 
     in_w: int
@@ -93,14 +92,14 @@ class ConvGeometry(NamedTuple):
 
 
 class ConvOperands(NamedTuple):
-    """Operands of the products.  dtype: of both; right_type: of the right one where that may differ.
+    """Operands of the products.  dtype: data type of the left operand; right_type: data type of the right operand of integers.
 
-    weights_at: DDR block of the weights; weights_k1: k1 there.
-    right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
-    right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
-    pad: around the image, see IM2COL.  missing: a pixel that the right operand lacks.
-    left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
-    `zeros_type` are added to all of the right one; a block of weights of each lies in L1.
+    weights_at: DDR block of the weights; weights_k1: k1 of the weights in DDR.
+    right: kind of the right operand: WEIGHTS, or a tensor whose pixels are the columns (PIXELS_N) or the rows (PIXELS_K) of the matrix.
+    right_planes, right_pixels: planes per group and pixels of this tensor.  A resident tensor lies in L1; else L1 gets chunks from DDR.
+    pad: pad value around the image, see IM2COL.  missing: value of pixels behind the last pixel of the right operand.
+    left_less, left_less_1: bytes of `left_type` that add up to the negated zero point of the left operand, 0 for none.
+    zeros: number of bytes of `zeros_type` that add up to the negated zero point of the right operand; L1 has a block of weights of each.
     """
 
     dtype: int
@@ -120,11 +119,12 @@ class ConvOperands(NamedTuple):
 
 
 class ConvEpilogue(NamedTuple):
-    """FIXPIPE and the way out.  to: where results go first.  sums: type of sums that it converts.
+    """FIXPIPE, and the path of the result.  act, limit: activation, and its limit.  to: first destination of results.
 
-    Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR, which is 0
-    without one.  zero, low, high: of the result.  added, sum_factor, residual_factor, fixed, last: of a residual, RTYPE and, of bytes, what
-    follows it.  alike: whether the columns of every group have the same biases and scales.
+    result_lanes, residual_lanes: C0 of result and residual.  engine: engine of FIXPIPE.  added: data type of the residual.  sums: data type
+    of integer sums, else 0.  scale_after, scale_at: blocks from a channel's bias to its scale in UB and in DDR; scale_at is 0 without
+    scales.  zero, low, high: zero point and limits of the result.  sum_factor, residual_factor, fixed, last: words F_OWN to F_LAST of
+    FIXPIPE for a residual of bytes.  alike: whether all groups have the same biases and scales.
     """
 
     act: int
@@ -148,9 +148,10 @@ class ConvEpilogue(NamedTuple):
 
 
 class ConvTiles(NamedTuple):
-    """Tiling: m, n, k of a tile are rows, n1, blocks of k.  bias_at: DDR block of the bias where it comes in chunks, else -1.
+    """Tiling.  resident: whether all weights stay in L1.  chunk_n1, chunk_k1: n1 and blocks of k of a chunk of weights.
 
-    slot_a to room_c: of L0A, L0B and L0C, blocks that a tile has for itself, and of all slots.
+    tile_m, tile_n1, tile_k1: rows, n1 and blocks of k of a tile.  n_outer: whether the loop over n is outside the loop over m.
+    bias_at: DDR block of streamed biases, else -1.  slot_a to room_c: blocks of one slot and of all slots, for L0A, L0B and L0C.
     """
 
     resident: int
@@ -170,9 +171,10 @@ class ConvTiles(NamedTuple):
 
 
 class ConvBuffers(NamedTuple):
-    """Addresses.  weights: L1 blocks of the resident weights, or of the two chunk slots; zeros_at: of `ConvOperands.zeros`.
+    """Addresses.  weights_0, weights_1: L1 blocks of the resident weights, or of the two slots of chunks.
 
-    bias, bias_1: UB blocks of the bias, -1 without one; in chunks by turns in either.
+    bias, bias_1: UB blocks of the biases, -1 without biases; chunks alternate between them.  out_0, out_1, res_0, res_1: UB blocks of the
+    slots of results and of residuals.  zeros_at: L1 block of the constants of `ConvOperands.zeros`.
     """
 
     weights_0: int = 0
@@ -187,13 +189,13 @@ class ConvBuffers(NamedTuple):
 
 
 class ConvBlock(NamedTuple):
-    """Block of rows, which the kernel fills in.
+    """Block of rows, set by the kernel.
 
-    in_base: L1 block of (plane 0, row that output row 0 starts from); in_rows: rows from there that exist.  Where the input is a ring of
-    `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.
-    right_base: block of the right tensor's plane 0 and pixel 0, in L1 or DDR; right_plane: blocks per plane there.
-    images: that are made together; in_image, out_image, res_image: blocks from one to the next of the input, of the result and of a
-    residual.
+    in_base: L1 block of plane 0 and the first input row.  in_rows: existing input rows from the first one on.  in_plane: blocks per plane.
+    in_ring: rows of a ring, 0 without a ring.  In a ring, in_base is the ring's row 0, and the first input row is the ring's row in_first.
+    pad_top: padding rows above the first input row.  out_rows: rows of the result.
+    right_base: block of plane 0 and pixel 0 of the right tensor, in L1 or DDR.  right_plane: blocks per plane of the right tensor.
+    images: images that are computed together.  in_image, out_image, res_image: blocks from image to image of input, result and residual.
     """
 
     in_base: int = 0
@@ -212,7 +214,7 @@ class ConvBlock(NamedTuple):
 
 
 class ConvJob(NamedTuple):
-    """Parameters of a convolution on one block.  dtype: of the result."""
+    """Parameters of a convolution on one block.  dtype: data type of the result."""
 
     dtype: int
     tag: int
@@ -226,29 +228,33 @@ class ConvJob(NamedTuple):
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
-TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # where results go first
-WEIGHT_PIECE_BLOCKS = 2048  # weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight, nor other loads
-_ROOM = 20  # records of a tile's product and its way out, at most
+TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # first destinations of results
+WEIGHT_PIECE_BLOCKS = 2048  # 64 KiB per COPY of weights: the first tile and other loads do not wait for the last weight
+_ROOM = 20  # upper bound of the records of a tile's product and of its result
 
 
 @njit(cache=True)
-def _turn(ends: Ints, which: int, slot: int, room: int, busy_slot: int) -> Any:
-    """The next slot of a memory, behind the tile that came last, be it of another operator.  kept: a slot that is passed over, or -1."""
-    address: Any = -(-ends[which] // slot) * slot
+def _next_slot(ends: Ints, slot_index: int, slot: int, room: int, busy_slot: int) -> Any:
+    """Address of the next slot of an L0 memory, behind the last loaded tile of any operator.
+
+    ends: end of the last tile of every memory; slot_index selects the memory.  slot, room: blocks of a slot and of all slots.
+    busy_slot: address of a slot that is skipped, or -1.
+    """
+    address: Any = -(-ends[slot_index] // slot) * slot
     if address == busy_slot:
         address += slot
     if address >= room:
         address = np.int64(slot if busy_slot == 0 else 0)
-    ends[which] = address + slot
+    ends[slot_index] = address + slot
     return address
 
 
 @njit(cache=True)
 def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
-    """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
+    """Append the block's records from row `cursor` on; returns the next row, or -1 if `out` is too short.
 
-    runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`target.zero_blocks.mark_multiplied`), of no size:
-    all. target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
+    runs: int64 [n, 6], `Expansion.runs`.  needed: multiplied blocks of weights (`target.zero_blocks.mark_multiplied`); size 0 means all.
+    target: place of output row 0 in DDR, L1 or UB.  residual: place of row 0 of the residual; its base is -1 without a residual.
     """
     geometry, operands, epilogue = job.geometry, job.operands, job.epilogue
     tiles, buffers, block = job.tiles, job.buffers, job.block
@@ -256,11 +262,11 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
     tiles_of_image = -(-pixels // tiles.tile_m)
     tiles_m = block.images * tiles_of_image
     chunks_k = -(-geometry.k1 // tiles.chunk_k1)
-    shares_slots = operands.left_less > 0 or operands.zeros > 0  # what `_less` makes takes slots as well
-    room = 1 if shares_slots else tiles.room_a // tiles.slot_a, 1 if shares_slots else tiles.room_b // tiles.slot_b
+    has_constants = operands.left_less > 0 or operands.zeros > 0  # constants of zero points take slots too
+    room = 1 if has_constants else tiles.room_a // tiles.slot_a, 1 if has_constants else tiles.room_b // tiles.slot_b
     stay_a, stay_b = tiles_stay(tiles_m, -(-tiles.chunk_n1 // tiles.tile_n1), -(-tiles.chunk_k1 // tiles.tile_k1), tiles.n_outer, room)
-    tile_a, tile_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # which tile was the last of its slot
-    slot_a, slot_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # and where that is
+    tile_a, tile_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # last tile per slot
+    slot_a, slot_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # address of this tile
     capacity = out.shape[0]
     places = pack_panels(needed, tiles.tile_n1, tiles.tile_k1) if job.expansion.packed else np.empty((0, 0), np.int64)
     size_of_group = places.max() + 1 if job.expansion.packed else geometry.n1 * geometry.k1
@@ -273,7 +279,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
             n_size = min(tiles.chunk_n1, geometry.n1 - n_start)
             tiles_n = -(-n_size // tiles.tile_n1)
             bias, scale_after = buffers.bias, epilogue.scale_after
-            if tiles.bias_at >= 0:  # biases, and scales behind them, of this chunk
+            if tiles.bias_at >= 0:  # biases of this chunk, then its scales
                 if cursor >= capacity:
                     return -1
                 bias_slot, first = buffers.bias_1 if parity[BIAS_SLOT] else buffers.bias, (columns + n_start) * geometry.sum_blocks
@@ -289,7 +295,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                 k_size = min(tiles.chunk_k1, geometry.k1 - k_start)
                 right = dense(L1, block.right_base + group * operands.right_planes * block.right_plane, block.right_plane)
                 right_pixels = operands.right_pixels
-                # the right operand of the chunk: resident weights, expanded or copied ones, or pixels of a tensor
+                # the right operand of the chunk: resident weights, expanded weights, copied weights, or pixels of a tensor
                 if tiles.resident:
                     w_base = buffers.weights_0 + (group * size_of_group + n_start * geometry.k1 + k_start) * geometry.weight_blocks
                     w_row = geometry.k1 * geometry.weight_blocks
@@ -300,20 +306,20 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                     parity[W_SLOT] ^= 1
                     w_row = k_size * geometry.weight_blocks
                     if job.expansion.overlaid > 0:
-                        cursor = _chunk(out, cursor, job, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
+                        cursor = _expand_chunk(out, cursor, job, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
                         if cursor < 0:
                             return -1
                     elif operands.right == WEIGHTS:
                         source = (
                             operands.weights_at + ((group * geometry.n1 + n_start) * operands.weights_k1 + k_start) * geometry.weight_blocks
                         )
-                        weights_pitch, some = operands.weights_k1 * geometry.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
-                        for n in range(0, n_size, some):
+                        weights_pitch, n1_per_copy = operands.weights_k1 * geometry.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
+                        for n in range(0, n_size, n1_per_copy):
                             if cursor >= capacity:
                                 return -1
                             cursor = copy(
                                 out, cursor, operands.dtype, job.tag, MTE2, DDR, L1, source + n * weights_pitch, w_base + n * w_row, w_row,
-                                min(some, n_size - n), weights_pitch, w_row, 1, 0, 0,
+                                min(n1_per_copy, n_size - n), weights_pitch, w_row, 1, 0, 0,
                             )  # fmt: skip
                     else:
                         if operands.right == PIXELS_N:
@@ -347,21 +353,21 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                     if chunks_k > 1:  # partial sums of every tile wait for the next chunk
                         l0c = (tm * n_size + n_tile) * tiles.tile_m * geometry.sum_blocks
                     else:
-                        l0c = _turn(parity, C_SLOT, tiles.slot_c, tiles.room_c, -1)
+                        l0c = _next_slot(parity, C_SLOT, tiles.slot_c, tiles.room_c, -1)
                     for k_tile in range(0, k_size, tiles.tile_k1):
                         if cursor + _ROOM >= capacity:
                             return -1
                         k = min(tiles.tile_k1, k_size - k_tile)
                         first_n, first_k = n_start + n_tile, k_start + k_tile
-                        # an n1 without weights still needs one block, which sets its sums (`target.weights.needed_blocks`)
+                        # an n1 without weights still needs one block to set its sums (`target.weights.needed_blocks`)
                         if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
                             continue
                         k_index = k_tile // tiles.tile_k1
-                        want, entry_a = tm * 65536 + k_tile, (tm * tiles_k + k_index if tiles.n_outer else k_index) if stay_a else 0
+                        tile_key, entry_a = tm * 65536 + k_tile, (tm * tiles_k + k_index if tiles.n_outer else k_index) if stay_a else 0
                         l0a = slot_a[entry_a]
-                        if want != tile_a[entry_a]:
-                            l0a = _turn(parity, A_SLOT, tiles.slot_a, tiles.room_a, -1)
-                            tile_a[entry_a], slot_a[entry_a] = want, l0a
+                        if tile_key != tile_a[entry_a]:
+                            l0a = _next_slot(parity, A_SLOT, tiles.slot_a, tiles.room_a, -1)
+                            tile_a[entry_a], slot_a[entry_a] = tile_key, l0a
                             if parted:
                                 cursor = _left(out, cursor, job, image_base, l0a, m_start, m, mpad, k_start + k_tile, k)
                                 if cursor < 0:
@@ -373,11 +379,11 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                                     block.pad_top, geometry.pad_left, geometry.out_w, m_start, m, mpad, k_start + k_tile, k, geometry.lanes,
                                     block.in_ring, block.in_first, operands.pad,
                                 )  # fmt: skip
-                        want, entry_b = tn * 65536 + k_tile, (k_index if tiles.n_outer else tn * tiles_k + k_index) if stay_b else 0
+                        tile_key, entry_b = tn * 65536 + k_tile, (k_index if tiles.n_outer else tn * tiles_k + k_index) if stay_b else 0
                         l0b = slot_b[entry_b]
-                        if want != tile_b[entry_b]:
-                            l0b = _turn(parity, B_SLOT, tiles.slot_b, tiles.room_b, -1)
-                            tile_b[entry_b], slot_b[entry_b] = want, l0b
+                        if tile_key != tile_b[entry_b]:
+                            l0b = _next_slot(parity, B_SLOT, tiles.slot_b, tiles.room_b, -1)
+                            tile_b[entry_b], slot_b[entry_b] = tile_key, l0b
                             if needed.size:
                                 source = w_base if job.expansion.packed else w_base + n_tile * w_row + k_tile * geometry.weight_blocks
                                 cursor = _weights(out, cursor, job, needed, places, source, l0b, w_row, first_n, n, first_k, k)
@@ -395,28 +401,18 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                                 return -1
                             continue
                         cursor = mmad(
-                            out,
-                            cursor,
-                            operands.dtype,
-                            job.tag,
-                            l0a,
-                            l0b,
-                            l0c,
-                            mpad,
-                            k,
-                            n,
-                            0 if k_start + k_tile == 0 else 1,
+                            out, cursor, operands.dtype, job.tag, l0a, l0b, l0c, mpad, k, n, 0 if k_start + k_tile == 0 else 1,
                             operands.right_type,
-                        )
+                        )  # fmt: skip
                         if operands.left_less > 0 or operands.zeros > 0:
-                            cursor = _less(out, cursor, job, image_base, parity, l0a, l0b, l0c, m, mpad, k, n)
+                            cursor = _zero_point_products(out, cursor, job, image_base, parity, l0a, l0b, l0c, m, mpad, k, n)
                     if k_start + k_size == geometry.k1:  # the sums are complete
                         if cursor + _ROOM >= capacity:
                             return -1
                         n_out = group * geometry.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
                         to, added = advance(target, image * block.out_image), advance(residual, image * block.res_image)
-                        cursor = _way_out(out, cursor, job, bias, scale_after, to, added, parity, l0c, m_start, m, mpad, n_out, n_column, n)
+                        cursor = _store(out, cursor, job, bias, scale_after, to, added, parity, l0c, m_start, m, mpad, n_out, n_column, n)
     return cursor
 
 
@@ -425,9 +421,9 @@ def _weights(
     out: Code, cursor: int, job: ConvJob, needed: Ints, places: Ints, source: int, l0b: int, row: int, first_n: int, n: int, first_k: int,
     k: int,
 ) -> int:  # fmt: skip
-    """A tile of weights, its panels one after the other; -1 where `out` is too short.
+    """Load a tile of weights panel by panel; -1 if `out` is too short.
 
-    source: where it begins in L1, row: blocks from an n1 to the next; of packed weights, where all of them begin."""
+    source: L1 block of the tile; for packed weights, L1 block of all weights.  row: blocks from n1 to n1."""
     geometry = job.geometry
     done = 0
     while done < n:
@@ -448,7 +444,7 @@ def _weights(
 def _products(
     out: Code, cursor: int, job: ConvJob, needed: Ints, l0a: int, l0b: int, l0c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
 ) -> int:
-    """An MMAD for every panel that `_weights` brought."""
+    """An MMAD for every panel that `_weights` has loaded."""
     done = 0
     while done < n:
         if cursor + _ROOM >= out.shape[0]:
@@ -464,11 +460,11 @@ def _products(
 
 
 @njit(cache=True)
-def _chunk(
+def _expand_chunk(
     out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
     n_size: int, target: int,
 ) -> int:  # fmt: skip
-    """Expand a chunk of weights that lie overlaid in UB, or in DDR; -1 if `out` is too short."""
+    """Expand a chunk of weights from overlaid blocks in UB or in DDR; -1 if `out` is too short."""
     first = (group * job.geometry.k1 + k_start) * job.expansion.overlaid
     place = job.expansion.overlaid_0 + first
     if job.expansion.resident_overlays == 0:
@@ -485,25 +481,26 @@ def _chunk(
 
 
 @njit(cache=True)
-def _less(
+def _zero_point_products(
     out: Code, cursor: int, job: ConvJob, base: int, parity: Ints, l0a: int, l0b: int, l0c: int, m: int, mpad: int, k: int, n: int
 ) -> int:
-    """Products of either operand's tile, at l0a and l0b, with the constants added to all of the other, which take another slot.
+    """Products of zero points: each operand's tile, at l0a or l0b, times the negated zero point of the other operand.
 
-    The left one's is an image of padding, the right one's a block of weights that is copied to all places.
+    A constant of the left operand is an image of padding.  A constant of the right operand is a block of weights, copied to all places of
+    its tile.  Constants take a slot other than that of the operand's tile.
     """
     geometry, operands, tiles = job.geometry, job.operands, job.tiles
     for part in range(2):
         byte = operands.left_less_1 if part else operands.left_less
         if byte > 0:
-            slot = _turn(parity, A_SLOT, tiles.slot_a, tiles.room_a, l0a)
+            slot = _next_slot(parity, A_SLOT, tiles.slot_a, tiles.room_a, l0a)
             cursor = im2col(
                 out, cursor, operands.left_type, job.tag, base, slot, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, geometry.out_w, geometry.out_w, m,
                 mpad, 0, k, geometry.lanes, 0, 0, byte,
             )  # fmt: skip
             cursor = mmad(out, cursor, operands.left_type, job.tag, slot, l0b, l0c, mpad, k, n, 1, operands.right_type)
     for part in range(operands.zeros):
-        slot = _turn(parity, B_SLOT, tiles.slot_b, tiles.room_b, l0b)
+        slot = _next_slot(parity, B_SLOT, tiles.slot_b, tiles.room_b, l0b)
         zeros, size = job.buffers.zeros_at + part * geometry.weight_blocks, geometry.weight_blocks
         cursor = copy(out, cursor, operands.dtype, job.tag, MTE1, L1, L0B, zeros, slot, size, n * k, 0, size, 1, 0, 0)
         cursor = mmad(out, cursor, operands.dtype, job.tag, l0a, slot, l0c, mpad, k, n, 1, operands.zeros_type)
@@ -512,11 +509,11 @@ def _less(
 
 @njit(cache=True)
 def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, k_start: int, k: int) -> int:
-    """A tile of the left operand, blocks [k_start, k_start + k), part by part (`ir.im2col`); -1 where `out` is too short.
+    """Load blocks [k_start, k_start + k) of a tile of the left operand, part by part (`ir.im2col`); -1 if `out` is too short.
 
-    Kernel rows that see nothing but padding above the image have an instruction of their own where a field cannot hold how far above they
-    lie.  Where only the tile's first pixels see nothing else, these are zeroed and the others' instruction is a block of k of theirs: what
-    is left of the padding above them fits (`ir.im2col.MAX_PADDED_STRIDE`).
+    If the padding above the image exceeds its field, kernel rows that cover only padding get a separate instruction.  If they cover only
+    padding for the first pixels of the tile, these pixels are zeroed, and another instruction loads one block of k for the other pixels.
+    The padding above the other pixels fits its field (`ir.im2col.MAX_PADDED_STRIDE`).
     """
     geometry = job.geometry
     row = first // geometry.out_w
@@ -575,9 +572,9 @@ def _part(
     out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, ky: int, kx: int, kh: int, kw: int,
     koff: int, k: int,
 ) -> int:  # fmt: skip
-    """IM2COL of blocks [koff, koff + k) of the window of kernel rows [ky, ky + kh) and columns [kx, kx + kw), of pixels from `first` on.
+    """IM2COL of a part of the kernel, rows [ky, ky + kh) and columns [kx, kx + kw): its blocks [koff, koff + k), pixels from `first` on.
 
-    The image begins at the first pixel that this window sees, so the padding in front is that of the first window.
+    The image is cut to begin at the first pixel under the first window of this part.
     """
     geometry, operands, block = job.geometry, job.operands, job.block
     row = first // geometry.out_w
@@ -597,7 +594,7 @@ def _part(
         begin += blocks
         width -= blocks * per_block
         pad_left += blocks * per_block
-    if height <= 0 or width <= 0 or pad_top > spread + (kh - 1) * geometry.dh:  # nothing but padding: windows below an image of one pixel
+    if height <= 0 or width <= 0 or pad_top > spread + (kh - 1) * geometry.dh:  # only padding: windows below an image of one pixel
         return im2col(
             out, cursor, operands.dtype, job.tag, base, target, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, geometry.out_w, geometry.out_w, m, mpad,
             0, k, geometry.lanes, 0, 0, operands.pad,
@@ -611,7 +608,7 @@ def _part(
 
 @njit(cache=True)
 def _planes(job: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
-    """(first, how many) planes that hold [n_start, n_start + n) times a fractal's columns; the last one may be half full."""
+    """(first plane, number of planes) of the columns of fractals [n_start, n_start + n); the last plane may be half full."""
     return n_start * job.geometry.fractal_columns // lanes, (n * job.geometry.fractal_columns + lanes - 1) // lanes
 
 
@@ -619,7 +616,7 @@ def _planes(job: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
 def _right(
     out: Code, cursor: int, job: ConvJob, target: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int
 ) -> int:
-    """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
+    """Load a tile of a right operand that is a tensor.  right: place of its first pixel in L1.  pixels: pixels per plane in L1."""
     geometry, operands = job.geometry, job.operands
     if operands.right == PIXELS_N:
         pixel, plane = n_start * geometry.fractal_columns, k_start
@@ -634,11 +631,12 @@ def _right(
 
 
 @njit(cache=True)
-def _way_out(
+def _store(
     out: Code, cursor: int, job: ConvJob, bias: int, scale_after: int, target: TilePlace, residual: TilePlace, parity: Ints, l0c: int,
     m_start: int, m: int, mpad: int, n_out: int, n_column: int, n: int,
 ) -> int:  # fmt: skip
-    """Load the residual, FIXPIPE, and copy the result to its place.  bias: address of that of column 0, in the chunk or in front of it."""
+    """Load the residual, convert the sums by FIXPIPE, and copy the result to `target`.  bias: UB block of the bias of column 0; in a chunk
+    of biases, this block may lie in front of the chunk."""
     epilogue, buffers = job.epilogue, job.buffers
     plane, planes = _planes(job, n_out, n, epilogue.result_lanes)
     bias = bias + n_column * job.geometry.sum_blocks if buffers.bias >= 0 else -1
@@ -673,7 +671,8 @@ def _way_out(
 @compile_once
 @njit(cache=True)
 def conv_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
-    """A node's records: those of all images with that of the first, as weights are the same for all; a right operand is not."""
+    """A node's records.  Images share weights, so the node of the first image computes all images; right operands that are tensors
+    differ per image, so every image has its own records."""
     start, stop = work.computed[node.k, node.t]
     if job.operands.right != WEIGHTS or work.together == 1:
         return conv_part(out, cursor, work, node, job, 1, start, stop, locate_result(work, node, start), parity)
@@ -687,13 +686,13 @@ def conv_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: 
 def conv_part(
     out: Code, cursor: int, work: Work, node: Node, job: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints
 ) -> int:
-    """Rows [start, stop) of a node, of which a tensor's first one goes to `target`; of so many images from the node's on."""
+    """Rows [start, stop) of a node, for `images` images from the node's image on.  target: place of row `start` of the result."""
     geometry, tiles, block = job.geometry, job.tiles, job.block
     allocation = work.jobs.reads[work.jobs.read_start[node.k], 2]
     height = work.reach[node.k, 1]
     first_row, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     top = start * geometry.sh - work.reach[node.k, 5]
-    if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
+    if top >= height:  # every window lies in the padding below the image; equal padding above the image is encodable
         top = -((stop - start - 1) * geometry.sh + (geometry.kh - 1) * geometry.dh + 1)
     # geometry of this block: the input's ring and padding, then the second operand, then steps between images
     source = locate_operand(work, node, 0, first_row)
@@ -720,19 +719,9 @@ def conv_part(
     runs, needed = read_table(work, node, 0, 6), mark_multiplied(read_table(work, node, 1, geometry.k1), tiles.chunk_k1, tiles.tile_k1)
     if node.begins and tiles.resident and job.expansion.overlaid > 0:
         cursor = expand_all(
-            out,
-            cursor,
-            job.expansion,
-            runs,
-            needed,
-            job.tag,
-            parity,
-            job.operands.weights_at,
-            geometry.groups,
-            geometry.k1,
-            geometry.n1,
+            out, cursor, job.expansion, runs, needed, job.tag, parity, job.operands.weights_at, geometry.groups, geometry.k1, geometry.n1,
             job.buffers.weights_0,
-        )
+        )  # fmt: skip
         if cursor < 0:
             return -1
     return emit_conv(out, cursor, job, runs, needed, target, residual, parity)

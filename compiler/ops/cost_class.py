@@ -1,4 +1,4 @@
-"""Cost classes: one object for all operators of equal cost, wherever they are in a model, parts of operators included.
+"""Cost classes: one object for all operators of equal cost in any place of a model; parts of operators have classes too.
 
 Tilings and features are cached by cost class: equal layers of a network and the parts of a channel split share them.
 Classes are compared by identity, because tens of numbers and a machine take long to hash.
@@ -23,9 +23,9 @@ class CostClass:
 
 @lru_cache(maxsize=1 << 14)
 def cost_class_of(target_graph: TargetGraph, spec: TargetOp) -> CostClass:
-    """The class of an operator: equal sizes, machine, types of operands and images of a batch tile."""
+    """The class of an operator.  Operators of a class have equal sizes, machine, types of operands and images of a batch tile."""
     return _first(
-        _Met(
+        _Keyed(
             (target_graph.machine, target_graph.together, target_graph.dtypes_of(spec), *spec.sizes(target_graph.storages)),
             CostClass(target_graph, spec),
         )
@@ -33,11 +33,11 @@ def cost_class_of(target_graph: TargetGraph, spec: TargetOp) -> CostClass:
 
 
 @dataclass(frozen=True)
-class _Met:
+class _Keyed:
     sizes: tuple[object, ...]
     kind: CostClass = field(compare=False)
 
 
 @lru_cache(maxsize=1 << 14)
-def _first(met: _Met) -> CostClass:
-    return met.kind
+def _first(keyed: _Keyed) -> CostClass:
+    return keyed.kind

@@ -1,4 +1,4 @@
-"""DepthToSpace on VECTOR: blocks of the input go to pixels that are `block` apart."""
+"""DepthToSpace on VECTOR: neighbouring input pixels go to result pixels with a distance of `block`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.npu.parts import DataType
 
 @dataclass(frozen=True, eq=False)
 class DepthToSpaceSpec(OnVector):
-    """A DepthToSpace operator.  phase: of the first column of the result, where a strip begins between two columns of the input."""
+    """A DepthToSpace operator.  phase: first column of a strip's result, counted from the first result column of its first input column."""
 
     word: ClassVar[str] = "depth_to_space"
 
@@ -35,11 +35,11 @@ class DepthToSpaceSpec(OnVector):
         return min(self.in_h, self._spanned(rows))
 
     def _spanned(self, places: int) -> int:
-        """Upper bound of the input places that so many neighbouring places of the result read."""
+        """Upper bound of the input rows (or columns) that `places` neighbouring rows (or columns) of the result read."""
         return (places + self.operator.block - 2) // self.operator.block + 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Input and result."""
+        """Blocks of the input and of the result."""
         wide = self.in_w if columns >= self.out_w else min(self.in_w, self._spanned(columns))
         return planes * (self.operator.block**2 * self._spanned(rows) * wide + rows * columns)
 
@@ -57,7 +57,7 @@ class DepthToSpaceSpec(OnVector):
             high, broad = -(-tall // block), -(-wide // block)
             way = cheapest_way(broad, high, planes)
             occurrences = float(count * tiles.images)
-            parts = occurrences * min(block, tall) * min(block, wide)  # that have a pixel in the tile
+            parts = occurrences * min(block, tall) * min(block, wide)  # runs of channels with a pixel in the tile
             repeats, calls = repeats + parts * way.work, calls + parts * way.instructions
             read += occurrences * block**2 * planes * high * broad
         return VectorWork(repeats, calls, [read])

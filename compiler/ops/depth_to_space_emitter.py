@@ -15,13 +15,13 @@ from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
 _VCOPY = int(Op.VCOPY)
-_ROOM = 16  # records of a part beside those that are counted, at most
+_ROOM = 16  # upper bound of a part's records that no other term counts
 
 
 class DepthToSpaceJob(NamedTuple):
-    """`rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
+    """DepthToSpace of output rows [first_row, first_row + rows).  in_first: input row at `source.base`.
 
-    phase: of output column 0, see `DepthToSpaceSpec`.  widest: the most columns of input that a tile comes from.
+    phase: see `DepthToSpaceSpec`.  widest: largest number of input columns of a tile.
     """
 
     dtype: int
@@ -61,7 +61,7 @@ def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, targe
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
             result_base = slot + b * b * job.tile_planes * in_rows * job.widest
-            # every run of channels goes to pixels b apart; it may have none in this tile
+            # every run of channels goes to pixels with a distance of b; a run may have no pixel in this tile
             for part in range(b * b):
                 if cursor + _ROOM + 2 * taken + 2 * rows + 2 * max_instructions(broad, taken, planes) >= out.shape[0]:
                     return -1

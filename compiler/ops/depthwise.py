@@ -1,4 +1,4 @@
-"""Depthwise convolutions on VECTOR: of the first channels, beside the matrix unit, which makes the others (`segment.engine_split`)."""
+"""Depthwise convolutions on VECTOR: it computes the first channels while the matrix unit computes the others (`segment.engine_split`)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.parts import DataType, Memory
 
 _WIDE = 2  # blocks of a bias in float32
-_MOST_TAPS = 64  # products of a sum that is rounded at each of them (docs/bounds.md, A4)
+_MAX_TAPS = 64  # products of a sum that is rounded after every product (docs/bounds.md, A4)
 _STEPS = {"none": 0, "relu": 1, "clip": 2}  # instructions of an activation
 
 
 @dataclass(frozen=True, eq=False)
 class DepthwiseSpec(OnVector):
-    """weights_at: DDR block of [planes][taps], of which CUBE's fractals are made, too.  bias_at: that of biases in float32, or -1."""
+    """A depthwise convolution of some planes.  weights_at: DDR block of the weights [planes][taps]; CUBE's fractals are expanded from
+    the same blocks.  bias_at: DDR block of the biases in float32, or -1."""
 
     word: ClassVar[str] = "depthwise"
 
@@ -40,7 +41,7 @@ class DepthwiseSpec(OnVector):
 
     @classmethod
     def of(cls, target_graph: TargetGraph, spec: ConvSpec, planes: int) -> Self:
-        """The operator that makes the first planes of a convolution that `is_divisible`."""
+        """The operator that computes the first `planes` planes of a convolution.  Precondition: `is_divisible`."""
         assert isinstance(spec.operator, Conv)
         sizes = {name: getattr(spec, name) for name in ("index", "name", "in_h", "in_w", "out_h", "out_w", "named", "strip")}
         reads, y = (run_of_planes(spec.reads[0], 0, planes),), run_of_planes(spec.y, 0, planes)
@@ -67,7 +68,7 @@ class DepthwiseSpec(OnVector):
     # the footprint of a tile
 
     def _sides(self, rows: int, columns: int) -> tuple[Side, Side]:
-        """Extents of the input of a tile in the middle of the image; exact along columns if the tile has all."""
+        """Extents (down, across) of the input of a tile in the middle of the image; exact across if the tile has all columns."""
         w = self.window
         high = (rows - 1) * w.sh + (w.kh - 1) * w.dh + 1
         if columns >= self.out_w:
@@ -76,16 +77,16 @@ class DepthwiseSpec(OnVector):
         return Side(high, 0, 0, high, 0), Side(wide, 0, 0, wide, 0)
 
     @property
-    def _apart(self) -> bool:
+    def _keeps_pitch(self) -> bool:
         return self.window.sh == 1 and self.window.sw == 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """Blocks of the pixels under the windows, padding included, and of results."""
-        shape = tile_shape(*self._sides(rows, columns), rows, columns, self._apart)
+        shape = tile_shape(*self._sides(rows, columns), rows, columns, self._keeps_pitch)
         return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.pad_left)) + shape.out_plane)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        """The fastest tiling: eight planes need no more repeats than one, but may leave room for few rows."""
+        """The fastest tiling: eight planes need no more repeats than one plane, but may leave room for few rows."""
         default_tiling = super().slot_tiling(rows, slot_blocks, dtype)
         candidates = [(self._cycles(default_tiling, rows), default_tiling)]
         for planes in range(1, min(self.y.planes, REPEAT_BLOCKS) + 1):
@@ -98,19 +99,19 @@ class DepthwiseSpec(OnVector):
     def _cycles(self, tiling: VectorTiling, rows: int) -> float:
         """Estimated cycles of all tiles of `rows` rows; the start of an instruction counts as START repeats."""
         deep, high = (nonempty_pieces(size, tile) for size, tile in ((self.y.planes, tiling.tile_planes), (rows, tiling.tile_rows)))
-        tiles = [(_of_tile(self, planes, tall, self.out_w), a * b) for planes, a in deep for tall, b in high]
+        tiles = [(_tile_work(self, planes, tall, self.out_w), a * b) for planes, a in deep for tall, b in high]
         return sum([(work + START * instructions) * count for (work, instructions, _), count in tiles])
 
     @property
     def _constants(self) -> int:
-        """Blocks of UB: weights, and biases as they come and as they are added."""
+        """Blocks of UB: weights, loaded biases in float32, and converted biases."""
         return self.y.planes * (self.taps + (_WIDE + 1 if self.bias_at >= 0 else 0))
 
     def set_aside(self, rows: int) -> int:
         return round_up(self._constants, 8)
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
-        """Constants stay: they are few."""
+        """Buffers of a tile and of constants.  Constants stay for the segment, because they are few."""
         slot, *_ = super().ub_buffers(tiling, through_ub, dtype)
         return slot, UbBuffers("constants", 1, round_up(self._constants, 8), True)
 
@@ -127,11 +128,11 @@ class DepthwiseSpec(OnVector):
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = read = 0.0
         for planes, rows, columns, count in tiles.output_tiles:
-            one, instructions, blocks = _of_tile(self, planes, rows, columns)
+            one, instructions, blocks = _tile_work(self, planes, rows, columns)
             repeats, calls, read = repeats + count * one, calls + count * instructions, read + count * blocks
         return VectorWork(repeats * tiles.images, calls * tiles.images, [read * tiles.images])
 
-    # its parts
+    # channel parts and strips
 
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         part = super().channel_part(first, last, dtype)
@@ -144,7 +145,7 @@ class DepthwiseSpec(OnVector):
         operator = replace(self.operator, pads=padded_columns(self.operator, in_columns, out_columns))
         return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, operator=operator)
 
-    # its records
+    # job of the emitter
 
     def job(self, inputs: EmitInputs) -> DepthwiseJob:
         assert isinstance(inputs.tiling, VectorTiling)
@@ -178,11 +179,11 @@ class DepthwiseSpec(OnVector):
 
 
 @lru_cache(maxsize=1 << 14)
-def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple[float, float, float]:
+def _tile_work(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple[float, float, float]:
     """(repeats, instructions, blocks of the input) of a tile in the middle of the image."""
     down, across = spec._sides(rows, columns)
-    pitch, _, _, run_blocks = tile_shape(down, across, rows, columns, spec._apart)
-    tap = cheapest_way(run_blocks, 1, planes) if spec._apart else cheapest_way(columns, rows, planes)
+    pitch, _, _, run_blocks = tile_shape(down, across, rows, columns, spec._keeps_pitch)
+    tap = cheapest_way(run_blocks, 1, planes) if spec._keeps_pitch else cheapest_way(columns, rows, planes)
     ways = [tap] * spec.taps + [cheapest_way(planes * run_blocks, 1, 1)] * (spec.steps_of_tile - spec.taps)
     ways += [cheapest_way(across.before, planes, 1)] if across.before else []
     ways += [cheapest_way(gap, down.size, planes)] if (gap := pitch - across.inside) else []
@@ -192,13 +193,13 @@ def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple
 
 @lru_cache(maxsize=1 << 14)
 def is_divisible(target_graph: TargetGraph, index: int) -> bool:
-    """Whether VECTOR can make some channels of operator `index`: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
-    of few products, and every channel of its result lies where that of its input does."""
+    """Whether VECTOR can compute some channels of operator `index`: a depthwise convolution in float16, which has the most lanes on VECTOR,
+    with few products per sum and equal lanes of a channel in input and result."""
     spec = target_graph.operators[index]
     if type(spec) is not ConvSpec or not isinstance(spec.operator, Conv) or not spec.operator.is_depthwise:
         return False
     e, x, y = spec.expansion, target_graph.layout.placements[spec.operator.x], target_graph.layout.placements[spec.operator.y]
-    types, few = set(target_graph.dtypes_of(spec)), spec.window.kh * spec.window.kw <= _MOST_TAPS
+    types, few = set(target_graph.dtypes_of(spec)), spec.window.kh * spec.window.kw <= _MAX_TAPS
     alike = len(spec.reads) == 1 and spec.groups == spec.y.planes == spec.reads[0].planes > 1
     diagonal = e is not None and e.overlaid == e.planes == 1
     return (

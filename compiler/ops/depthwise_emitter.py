@@ -1,8 +1,8 @@
-"""Depthwise convolution on VECTOR: a multiply-add for every tap, over all pixels of a tile and as many planes as there are.
+"""Depthwise convolution on VECTOR: a multiply-add for every tap, over all pixels and planes of a tile.
 
-A tile of the input lies in UB with its padding, so no tap has borders of its own.  Padding on the right of a row and on the left of the
-next one are the same blocks.  Where windows move by one pixel, rows of results lie as far apart as those of the input: a tap is then one
-run from the first result to the last one, and the copy out of UB skips its values between two rows.
+A tile of the input lies in UB with its padding, so no tap needs its own borders.  The padding on the right of a row is also the padding on
+the left of the next row.  With stride 1, results have the row pitch of the input.  Every tap is then one run from the first result to the
+last result; the copy out of UB skips the blocks between two rows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _STILL: Axes = (0, 0, 0)
 
 
 class DepthwiseJob(NamedTuple):
-    """`planes` planes, each of its own one of the input.  weights: UB address of [planes][kh * kw] blocks.
+    """Depthwise convolution of `planes` planes.  weights: UB address of [planes][kh * kw] blocks.
 
-    wide_bias: UB address of [planes] biases of two blocks, float32, of which blocks from `bias` on are made; that is -1 without any.
-    first_row, rows: of the result; in_first: the input row at the base of the operand.
+    wide_bias: UB address of the biases in float32, [planes] of two blocks.  bias: UB address of the converted biases, [planes] blocks; -1
+    without biases.  first_row, rows: rows of the result.  in_first: input row at the base of the operand.
     """
 
     dtype: int
@@ -63,7 +63,8 @@ class DepthwiseJob(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Along an axis of a tile: what its windows cover, `before` of it and `after` padding, and `inside` of the image from `first` on."""
+    """Pixels under a tile's windows along one axis: `size` in all.  before, after: padding pixels on both sides.  first, inside: first
+    pixel in the image, and number of pixels in the image."""
 
     size: int
     before: int
@@ -74,7 +75,7 @@ class Side(NamedTuple):
 
 @njit(cache=True)
 def tile_side(begin: int, results: int, stride: int, kernel: int, dilation: int, length: int) -> Side:
-    """Extent of a tile along an axis.  begin: of the first window, which may lie in front of the image.  length: of the image."""
+    """Extent of a tile along an axis.  begin: first pixel of the first window, negative in padding.  length: pixels of the image."""
     size = (results - 1) * stride + (kernel - 1) * dilation + 1
     first, end = max(0, begin), min(length, begin + size)
     if end <= first:
@@ -83,7 +84,7 @@ def tile_side(begin: int, results: int, stride: int, kernel: int, dilation: int,
 
 
 class TileShape(NamedTuple):
-    """Pitches of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
+    """Pitches of a tile in UB, in blocks: row and plane pitch of the input, row and plane pitch of the results."""
 
     pitch: int
     plane: int
@@ -93,10 +94,10 @@ class TileShape(NamedTuple):
 
 @njit(cache=True)
 def tile_shape(down: Side, across: Side, rows: int, columns: int, same_pitch: bool) -> TileShape:
-    """Layout of a tile.  same_pitch: rows of results lie as far apart as those of the input, in one run that is padded to whole repeats."""
+    """Layout of a tile.  same_pitch: results have the row pitch of the input, in one run that is padded to whole repeats."""
     pitch = max(columns, across.inside + max(across.before, across.after))
     if down.inside == 0 or across.inside == 0:
-        pitch = columns  # nothing but zeros, wherever a window looks
+        pitch = columns  # every window covers only zeros
     plane = max(down.size * pitch + across.before, (down.size - 1) * pitch + across.size)
     if not same_pitch:
         return TileShape(pitch, plane, columns, rows * columns)
@@ -109,7 +110,7 @@ def _padded(
     out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, first_plane: int, planes: int, down: Side, across: Side, pitch: int,
     plane: int, tile_base: int,
 ) -> int:  # fmt: skip
-    """Load a tile of the input, and fill zeros around it, from block tile_base on."""
+    """Load a tile of the input from block tile_base on, and fill its padding with zeros."""
     dtype, tag = job.dtype, job.tag
     if down.inside == 0 or across.inside == 0:
         return grid(out, cursor, _VFILL, dtype, tag, (plane, 1, planes), tile_base, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
@@ -139,12 +140,12 @@ def _padded(
 
 @njit(cache=True)
 def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, lying, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, tiles_across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     taps, same_pitch = job.kh * job.kw, job.sh == 1 and job.sw == 1
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // lying * tile_rows, tile % lying * job.tile_columns
+            r, c = tile // tiles_across * tile_rows, tile % tiles_across * job.tile_columns
             rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
             down = tile_side((job.first_row + r) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
             across = tile_side(c * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
@@ -163,7 +164,7 @@ def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target:
             parity[UB_SLOT] ^= 1
             y = x + planes * plane
             cursor = _padded(out, cursor, job, source, p, planes, down, across, pitch, plane, x)
-            # the first tap sets the sums, from the bias if there is one; every other tap adds
+            # the first tap sets the sums, starting from the bias if one exists; every other tap adds
             ds, xs, ws = (1, out_pitch, out_plane), (job.sw, job.sh * pitch, plane), (0, 0, taps)
             for tap in range(taps):
                 from_ = x + tap // job.kw * job.dh * pitch + tap % job.kw * job.dw

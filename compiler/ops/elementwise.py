@@ -31,7 +31,7 @@ _SWAPPED = ("rsub", "rdiv")
 
 @dataclass(frozen=True, eq=False)
 class VectorSpec(ProgramSpec):
-    """A chain; operands and results of steps are buffers of a tile: first the inputs, then as many as values are alive at once."""
+    """A chain of steps.  Operands and results are buffers of a tile: first the inputs, then one buffer per live intermediate value."""
 
     word: ClassVar[str] = "chain"
 
@@ -40,8 +40,8 @@ class VectorSpec(ProgramSpec):
         return cls(**into.fields(index, op), program=_program(op, into))
 
     def described(self) -> dict[str, object]:
-        """Opcode, left and right operand, result and whether one block of constants serves all planes; a third operand where any step has
-        one."""
+        """Description.  steps: per step opcode, left operand, right operand, result, and whether one block of constants serves all planes.
+        If any step has a third operand, every row ends with a third operand."""
         steps, places = self.program.steps, self.program.places
         operands = np.where((steps[:, 5:7] >= 0) & (places[steps[:, 5:7], 0] == 0), steps[:, 5:7], -1)
         alike = (steps[:, 1] == _VMADD) & (steps[:, 0] == FLAT)
@@ -60,16 +60,16 @@ class VectorSpec(ProgramSpec):
         return replace(self, strip=strip, in_w=self.in_w if self.pixels_only[0] else in_columns.size, out_w=out_columns.size)
 
     def row_blocks(self, inputs: EmitInputs) -> int:
-        """Blocks of a row: whole rows are as wide as their storage."""
+        """Blocks of a row of the result.  Whole rows have the width of the storage."""
         return inputs.storages[self.y.storage].row_blocks if self.strip is None else self.out_w
 
 
 def _program(op: Vector, into: Lowering) -> TileProgram:
     """Program of a chain.
 
-    Values are numbered as they are made, inputs first.
-    To put a value aside and to take it back are names of values, not moves: a result has the buffer of an operand that nobody reads
-    again, or a new one (linear scan, Poletto and Sarkar 1999).
+    Values are numbered in the order of computation, inputs first.
+    The steps `keep` and `take` only rename values and move nothing.
+    A result takes the buffer of an operand at its last use, or a new buffer (linear scan, Poletto and Sarkar 1999).
     """
     shapes, dtype = into.layout.graph.shapes, into.type_of(op.y)
     pixels = [shapes[name] != shapes[op.y] for name in op.inputs]
@@ -95,7 +95,7 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
             channels = into.channels(op.y)
             values = np.broadcast_to(step.scale, channels), np.broadcast_to(step.shift, channels)
             constants = _packed(op, str(i), values, step.of_padding, into)
-        elif step.op == "multiply_add":  # of what is put aside no constant is read
+        elif step.op == "multiply_add":  # values kept in registers replace the constants
             value = np.full(into.channels(op.y), step.value, np.float32)
             constants = (
                 _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.register, step.added) < 0 else (-1, -1, 1)
@@ -105,16 +105,16 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
         current = inputs + len(operations) - 1
     # a value is alive until its last reader; results take the first buffer without an alive value
     last = {value: position for position, row in enumerate(operations) for value in (row[2], row[3], row[7])} | {current: len(operations)}
-    buffers = list(range(inputs))  # of every value
+    buffers = list(range(inputs))  # buffer of every value
     for position, (_, _, left_value, *_) in enumerate(operations):
         alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > position}
-        reach = {buffers[left_value]: None} | dict.fromkeys(range(inputs + len(operations)))  # in place where it can be
-        buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
+        choices = {buffers[left_value]: None} | dict.fromkeys(range(inputs + len(operations)))  # in place if possible
+        buffers.append(next(buffer for buffer in choices if buffer not in alive and not (buffer < inputs and pixels[buffer])))
     writer = ProgramWriter()
     for buffer in range(max(buffers) + 1):
         pixel = buffer < inputs and pixels[buffer]
         writer.buffer(Extent(tile=1), Extent(plane=1) if pixel else None, dtype if buffer < inputs else None)
-    # blocks [2 * step + (0 for scale, 1 for shift)], of every plane unless each of them is the same for all
+    # blocks [2 * step + (0 for scale, 1 for shift)] of constants, per plane unless every constant is equal in all planes
     by_plane = any(scale >= 0 and not alike for *_, scale, _, alike, _ in operations)
     for position, (opcode, bits, left_value, right_value, *addresses, alike, summand) in enumerate(operations):
         operands = [buffers[value] if value >= 0 else -1 for value in (right_value, summand)]
@@ -132,7 +132,7 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
 
 
 def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:
-    """(scale blocks, shift blocks, whether there is one of each for all planes), of a multiply-add's constants."""
+    """Constants of a multiply-add: (DDR block of scales, DDR block of shifts, 1 if all planes share one block of each)."""
     placement, dtype = into.layout.placements[op.y], into.type_of(op.y)
     packed = [
         pack_lanes(value, placement, dtype, padding=fill).reshape(-1, BLOCK_BYTES) for value, fill in zip(values, padding, strict=True)

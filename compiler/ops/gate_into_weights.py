@@ -1,11 +1,11 @@
-"""Fusion of a gate, a factor per channel as of squeeze-excite, into the weights of the 1x1 convolution behind it.
+"""Fusion of a gate (a factor per channel, as in squeeze-excite) into the weights of the 1x1 convolution behind it.
 
-A convolution of `n` channels reads `c` channels of every pixel; of its weights there are `c n`.  Where pixels are many times `n`, VECTOR
-multiplies less, and the image is not moved to UB and back for it.  What is computed is no constant, so the convolution becomes a product of
-two tensors, whose right operand is the weights as an image of `n` pixels.
+A convolution from `c` to `n` channels has `c n` weights; its input has `c` values per pixel.  If the image has many more pixels than `n`,
+VECTOR multiplies fewer values, and the image does not pass through UB.  Gated weights are no constants, so the convolution becomes a
+product of two tensors.  Its right operand is the weights as an image of `n` pixels.
 
-The rule asks for twice as many pixels as output channels: with gated weights wherever they are smaller than the image, EfficientNet-B0 is
-slower at `severe`, because they come late.
+The rule needs twice as many pixels as output channels.  A rule without this factor makes EfficientNet-B0 slower at `severe`, because gated
+weights are ready late.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from compiler.ir.operators import Conv, MatMul, Operator, Step, Vector
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Memory
 
-_FEWER = 2  # pixels for a channel of the result, at least: what VECTOR has made of weights comes late
+_PIXELS_PER_CHANNEL = 2  # least ratio of pixels to output channels, because gated weights are ready late
 
 
 def with_gated_weights(graph: Graph, machine: Machine) -> Graph:
-    """The graph with gates in weights where that is less to multiply.  Only L0B brings a computed right operand into order."""
+    """The graph with gates in weights where this saves multiplications.  Machines without L0B cannot load a computed right operand."""
     if not machine.has(Memory.L0B):
         return graph
     producers, consumers = graph.producers(), graph.consumers()
@@ -34,7 +34,7 @@ def with_gated_weights(graph: Graph, machine: Machine) -> Graph:
         gate = producers.get(conv.x) if isinstance(conv, Conv) else None
         if not isinstance(conv, Conv) or not isinstance(gate, Vector) or gate.y in read or len(consumers[gate.y]) > 1:
             continue
-        if not _gates(gate, graph) or not _takes_gate(conv, graph):
+        if not _is_gate(gate, graph) or not _takes_gate(conv, graph):
             continue
         n, c = conv.weights.shape[:2]
         weights, gated, y = f"{conv.name}/weights", f"{conv.name}/gated", conv.y if conv.residual is None else f"{conv.name}/product"
@@ -49,8 +49,8 @@ def with_gated_weights(graph: Graph, machine: Machine) -> Graph:
     return replace(graph, operators=operators, shapes=shapes, constants=constants)
 
 
-def _gates(op: Vector, graph: Graph) -> bool:
-    """Whether it multiplies an image by one number for every channel, and does nothing else."""
+def _is_gate(op: Vector, graph: Graph) -> bool:
+    """Whether `op` only multiplies an image by one number per channel."""
     if len(op.inputs) != 2 or [(step.op, step.operand) for step in op.steps] != [("mul", 1)]:
         return False
     image, gate = (graph.shapes[name] for name in op.inputs)
@@ -58,8 +58,8 @@ def _gates(op: Vector, graph: Graph) -> bool:
 
 
 def _takes_gate(conv: Conv, graph: Graph) -> bool:
-    """Whether it is a product of pixels, of which there are many."""
+    """Whether `conv` is a plain 1x1 convolution with enough pixels."""
     if conv.groups > 1 or conv.weights.shape[2:] != (1, 1) or conv.stride != (1, 1) or any(conv.pads) or conv.activation != "none":
         return False
     _, channels, h, w = graph.shapes[conv.y]
-    return _FEWER * channels <= h * w and conv.residual != conv.x
+    return _PIXELS_PER_CHANNEL * channels <= h * w and conv.residual != conv.x

@@ -2,7 +2,7 @@
 
 GELU is x Phi(x) = max(x, 0) - |x| Phi(-|x|), and log Phi(-a) is nearly a polynomial: Phi(-a) = exp(q(a)), which needs no division.
 The coefficients minimise the largest |a exp(q(a)) - a Phi(-a)| (least squares, weighted by the error of the step before).
-Of a polynomial whose last coefficient is negative nothing is left far from 0.
+The last coefficient is negative, so exp(q(a)) tends to 0 for large a.
 
 | data type | degree | largest error of x Phi(x) |
 |-----------|--------|---------------------------|
@@ -10,12 +10,12 @@ Of a polynomial whose last coefficient is negative nothing is left far from 0.
 | float32   | 5      | 4.4e-7                    |
 
 Phi is also nearly a sigmoid of an odd polynomial: Phi(x) = 1 / (1 + exp(-z)), z = x * (c0 + c1 x^2 + ...).
-erf, which is odd, is made of that; coefficients are as exact for x Phi(x).
+erf is computed from this form.  The errors below are those of x Phi(x) with the same coefficients.
 
 | data type | terms | largest error of x Phi(x) | far from 0                                                    |
 |-----------|-------|---------------------------|---------------------------------------------------------------|
-| float16   | 2     | 2.7e-4                    | exp(-z) becomes 0 or infinity, and either is right            |
-| float32   | 5     | 3.1e-6                    | the polynomial turns around: x is cut at 5.5, Phi is 0 or 1   |
+| float16   | 2     | 2.7e-4                    | exp(-z) becomes 0 or infinity; both give the right limit      |
+| float32   | 5     | 3.1e-6                    | z is not monotonic: x is clamped to 5.5, where Phi is 0 or 1  |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.operators import Step, Vector
 from simulator.npu.parts import DataType
 
-LOGARITHMS: dict[DataType, tuple[float, ...]] = {  # of a^0, a^1, ...
+LOGARITHMS: dict[DataType, tuple[float, ...]] = {  # coefficients of a^0, a^1, ... in q
     DataType.float16: (-0.69566363, -0.78250426, -0.34596137, -0.01719741),
     DataType.float32: (-0.69317386, -0.79766228, -0.31884748, -0.03592064, 4.90971183e-3, -3.27992075e-4),
 }
@@ -37,28 +37,28 @@ COEFFICIENTS: dict[DataType, tuple[float, ...]] = {
     DataType.float16: (1.60031267, 0.06940245),
     DataType.float32: (1.59565627, 7.29375742e-2, -2.49717569e-4, -6.11632260e-5, 2.23823812e-6),
 }
-REACH = 5.5  # where the long polynomial still rises
+REACH = 5.5  # limit of |x|: up to here the float32 polynomial rises
 
 
 def with_curves(graph: Graph, dtype: DataType) -> Graph:
-    """The graph with every gelu and erf step written out."""
+    """The graph with every gelu and erf step expanded."""
     operators = []
     for op in graph.operators:
         if isinstance(op, Vector) and any(step.op in ("gelu", "erf") for step in op.steps):
             free = 1 + max(step.register for step in op.steps)
             channels = graph.shapes[op.y][1]
-            steps = [new for step in op.steps for new in _written_out(step, dtype, free, channels)]
+            steps = [new for step in op.steps for new in _expanded(step, dtype, free, channels)]
             op = replace(op, steps=tuple(steps))
         operators.append(op)
     return replace(graph, operators=tuple(operators))
 
 
-def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple[Step, ...]:
-    """Steps that replace `step`.  free: first number that no step uses to put a value aside."""
+def _expanded(step: Step, dtype: DataType, free: int, channels: int) -> tuple[Step, ...]:
+    """Steps that replace `step`.  free: first unused register."""
     if step.op == "gelu":
         x, positive, below = free, free + 1, free + 2
         parts = (Step("keep", register=x), Step("relu"), Step("keep", register=positive), Step("multiply_add", -2.0, added=x))
-        *middle, first, last = ((-1) ** i * c for i, c in enumerate(LOGARITHMS[dtype]))  # of powers of -|x|
+        *middle, first, last = ((-1) ** i * c for i, c in enumerate(LOGARITHMS[dtype]))  # coefficients of powers of -|x|
         powers = Step("scale_shift", scale=np.full(channels, last, np.float32), shift=np.full(channels, first, np.float32))
         multiply_adds = (Step("multiply_add", c, register=below) for c in reversed(middle))
         return (
@@ -76,9 +76,9 @@ def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple
 
 
 def _exponential(dtype: DataType, slot: int, cut: int) -> tuple[Step, ...]:
-    """exp(-z) of the current value, which is also put aside under `slot`; `cut`: a free number."""
+    """exp(-z) of the current value.  slot: register of the current value.  cut: first of two free registers."""
     first, *higher = (-c for c in COEFFICIENTS[dtype])
-    if len(higher) == 1:  # x * (c0 + c1 x^2), the factors put in such an order that nothing small is lost
+    if len(higher) == 1:  # x * (c0 + c1 x^2); this order of factors does not underflow
         return (Step("square"), Step("muls", higher[0]), Step("adds", first), Step("mul", register=slot), Step("exp"))
     steps = [Step("mins", REACH), Step("maxs", -REACH), Step("keep", register=cut), Step("square"), Step("keep", register=cut + 1)]
     steps.append(Step("muls", higher[-1]))

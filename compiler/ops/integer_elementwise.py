@@ -1,9 +1,9 @@
 """Element-wise operators on integers, and between integers and floats, in the order of operations of `ir.quantised`.
 
-All computations are in float32.  A value is rounded to an integer by adding 1.5 * 2^23, which leaves no room for fractions, and
-taking it away again: VCONVERT rounds as well, but a zero point is added to what is rounded already.
+All computations are in float32.  Adding and subtracting 1.5 * 2^23 rounds a value to an integer, because the sum has no fraction bits.
+VCONVERT rounds too, but too late: the zero point is added to the rounded value.
 
-A quantised gate is one multiply-add where a scale and a shift give the integers of onnxruntime for all 65,536 pairs, else two.
+A quantised gate is one multiply-add if a scale and a shift give onnxruntime's integers for all 65,536 pairs; else two multiply-adds.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 
 ROUNDER = 1.5 * 2**23
-MOST = 2.0**31  # of a value that is rounded
+MOST = 2.0**31  # limit of values before rounding
 _F32 = DataType.float32
-_OF_PIXEL = Extent(plane=PIXEL_BLOCKS)  # one in float32
+_OF_PIXEL = Extent(plane=PIXEL_BLOCKS)  # a buffer of one pixel in float32
 _Bytes = NDArray[np.uint8]
 
 
 def _planes(dtype: DataType) -> int:
-    """Planes of a type that have the channels of a plane of bytes."""
+    """Planes of `dtype` that hold the channels of one plane of bytes."""
     return WIDE * dtype.size_bytes // _F32.size_bytes
 
 
 class _Writer(ProgramWriter):
-    """Steps of an operator.  pixels: which inputs are one pixel of every channel.
+    """Writer of an operator's steps.  takes, gives: data types of the inputs and of the result.  pixels: whether each input is one pixel.
 
-    constants: one after the other, whole blocks.  channels: float32 [constants, channels], of which each plane has its own.
+    constants: whole blocks of bytes, in sequence.  channels: constants per channel, each float32 [channels].
     """
 
     def __init__(self, takes: Sequence[DataType], gives: DataType, pixels: Sequence[bool]) -> None:
@@ -63,7 +63,7 @@ class _Writer(ProgramWriter):
         return self.extent(place).plane > 0
 
     def single(self, values: NDArray[Any]) -> int:
-        """An operand that holds a value for every lane of a block, or a table."""
+        """A new constant operand: a value for every lane of a block, or a table."""
         block = sum(map(len, self.constants)) // BLOCK_BYTES
         self.constants.append(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
         return self.constant(Extent(alike=block))
@@ -72,7 +72,7 @@ class _Writer(ProgramWriter):
         return self.single(np.full(_F32.lanes, value, np.float32))
 
     def by_channel(self, constants: Sequence[NDArray[np.float32]]) -> list[int]:
-        """Buffers of one pixel, each of which holds a value for every channel."""
+        """New buffers of one pixel, each with a value for every channel."""
         self.channels, targets = list(constants), []
         for i in range(len(constants)):
             source = self.constant(Extent(alike=WIDE * i), WIDE * len(constants))
@@ -85,7 +85,7 @@ class _Writer(ProgramWriter):
         self.step(BESIDE if beside else FLAT, op, _F32, target, source, s1, s2, imm=float_bits(immediate))
 
     def convert(self, source: int, target: int, dtype: DataType, source_dtype: DataType) -> None:
-        """target = source, rounded and saturated where they become integers."""
+        """target = source; a conversion to integers rounds and saturates."""
         self.step(CONVERT, Op.VCONVERT, dtype, target, source, imm=int(source_dtype))
 
     def floats(self, index: int) -> int:
@@ -104,15 +104,14 @@ class _Writer(ProgramWriter):
         return target
 
     def integers(self, source: int) -> int:
-        """The result of an operator: `source`, floats that are whole numbers."""
+        """The place of an operator's result: `source`, whole numbers in float32, converted to integers."""
         free = [place for place, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and not self.of_pixel(place)]
         target = free[0] if free else self.buffer(Extent(1))
         self.convert(source, target, self.gives, _F32)
         return target
 
     def clamped(self, buffer: int, y_q: Quantisation, ends: tuple[int, int] | None = None) -> int:
-        """Clamp and round as `ir.quantised.rounding.round_to_integers`.  ends: limits inside those of the type, counted from the zero
-        point."""
+        """Clamp and round as `ir.quantised.rounding.round_to_integers`.  ends: narrower limits, counted from the zero point."""
         _, zero = y_q.single("y")
         least, greatest = (limit - zero for limit in y_q.limits) if ends is None else ends
         self.flat(Op.VMAXS, buffer, buffer, least)
@@ -124,7 +123,7 @@ class _Writer(ProgramWriter):
 
 def _quantised(op: Quantise, writer: _Writer) -> int:
     v = writer.floats(0)
-    if writer.takes[0] == DataType.float16:  # which has few values: a multiply-add may be the quotient for all of them
+    if writer.takes[0] == DataType.float16:  # a multiply-add may equal the quotient for all 65,536 values
         every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         every = every[np.isfinite(every)]
         scale, _ = op.y_q.single(op.name)
@@ -162,7 +161,7 @@ def _affine(op: QuantisedAffine, writer: _Writer) -> int:
 
 
 def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> int:
-    """Look up by VLUT, which counts bytes from 0 on: negative int8 come last.  A machine without VLUT can only compute straight lines."""
+    """Look up by VLUT.  Its index is unsigned: entries of negative int8 come last.  Machines without VLUT compute straight lines only."""
     (_, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
     if machine.vector.lookup_cycles is not None:
         buffer, entries = writer.inputs[0], op.entries.view(np.uint8)
@@ -180,7 +179,7 @@ def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> int:
 
 
 def _pair(op: QuantisedPair, writer: _Writer) -> int:
-    """Steps in the order of `ir.quantised.elementwise`; the result is made in the buffer of an image, not of a pixel."""
+    """Steps in the order of `ir.quantised.elementwise`.  The result takes the buffer of an image, not that of a pixel."""
     if op.mode == "mul":
         return _product(op, writer)
     a, b = (0, 1) if op.mode == "add" else (1, 0)
@@ -205,7 +204,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> int:
     every_a, every_b = all_stored_integers(op.a_q), all_stored_integers(op.b_q).astype(np.int64) - zb
     products = np.multiply.outer(every_b, every_a.astype(np.int64) - za)
     wanted = saturate(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
-    # a gate: one multiply-add per element, with the rest done on its pixel
+    # a gate: one multiply-add per element, and all other steps on the gate's pixel
     if writer.of_pixel(b) and (gate := fit_gated_affine(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
         shift = writer.buffer(_OF_PIXEL)
         writer.flat(Op.VMULS, b, b, float(gate.scale))
@@ -226,7 +225,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> int:
 
 
 def _of_image(writer: _Writer, *places: int) -> int:
-    """The first of some buffers that are not of one pixel."""
+    """The first of the buffers `places` that has more than one pixel."""
     return min(places, key=lambda place: (writer.of_pixel(place), place))
 
 
@@ -256,7 +255,7 @@ def _result(op: Operator, machine: Machine, writer: _Writer) -> int:
 
 
 def _by_planes(channels: Sequence[NDArray[np.float32]], placement: Placement) -> _Bytes:
-    """Constants per channel as [planes of bytes][constants], four blocks of float32 each."""
+    """Constants per channel as [planes of bytes][constants] of four float32 blocks."""
     packed = np.zeros((len(channels), placement.planes * WIDE * _F32.lanes), np.float32)
     packed[:, np.asarray(placement.lanes)] = channels
     by_planes = packed.reshape(len(channels), placement.planes, -1).transpose(1, 0, 2)
@@ -265,7 +264,7 @@ def _by_planes(channels: Sequence[NDArray[np.float32]], placement: Placement) ->
 
 @dataclass(frozen=True, eq=False)
 class TypedSpec(ProgramSpec):
-    """A program between integers, or between integers and floats; a plane of it is a plane of bytes."""
+    """A program on integers, or between integers and floats.  A plane of the program is a plane of bytes."""
 
     word: ClassVar[str] = "typed"
 
@@ -279,7 +278,7 @@ class TypedSpec(ProgramSpec):
             )
         writer = _Writer([into.type_of(name) for name in op.inputs], into.type_of(op.y), pixels)
         result, size = _result(op, into.machine, writer), Extent()
-        # constants come by plane if channels have their own
+        # constants are stored per plane if channels have different constants
         parts = [_by_planes(writer.channels, into.layout.placements[op.y])] if writer.channels else writer.constants
         if parts:
             values = np.concatenate(parts)
@@ -289,7 +288,7 @@ class TypedSpec(ProgramSpec):
         return cls(**into.fields(index, op), program=writer.program(result, size))
 
     def described(self) -> dict[str, object]:
-        """Mode, opcode and data type of every step, and blocks of its result and of its first operand for a block of bytes."""
+        """Description.  steps: per step mode, opcode, data type, and blocks of result and first operand for one block of bytes."""
         rows = []
         for mode, op, dtype, target, source, *_ in self.program.steps.tolist():
             blocks = self.program.planes_of(target)

@@ -1,4 +1,4 @@
-"""Lowering of a graph on a machine to a target graph: layout, constants and DDR addresses, all that no plan changes."""
+"""Lowering of a graph on a machine to a target graph: layout, constants and DDR addresses, which are equal for all plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 
 
 class Packed(NamedTuple):
-    """A target graph and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
+    """A target graph and the values of its weights.  constants: uint8 [bytes], the content of DDR from byte 0 on."""
 
     target_graph: TargetGraph
     constants: NDArray[np.uint8]
@@ -49,7 +49,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     check_machine(machine, *_computed(graph, machine, dtype))
     graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
     layout = assign_with_masks(graph, dtype)
-    names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
+    names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the model's input is the first name
     constants = Constants()
     operators = [op for op in layout.graph.operators if op.computes]
     indices = {name: i for i, name in enumerate(names)}
@@ -67,7 +67,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], layout.type_of(name)))
         for name, values in graph.constants.items()
     }
-    # constants lie first, then storages; operators that read host tensors get addresses
+    # DDR holds constants, then storages; operators that read host tensors get addresses
     storages, buffers, end = _place_storages(layout, names, constant_addresses, constants.end, dtype)
     address = {storage.name: storage.address for storage in storages}
     pending = [spec.placed(lambda tensor: address[layout.placements[tensor].storage]) for spec in pending]
@@ -100,7 +100,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
 
 
 def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]:
-    """Data types that the machine must compute in.  Floats beside integers are converted, which any machine of floats can."""
+    """Data types that the machine must compute in.  Floats beside integers are only converted; every machine with floats can do that."""
     floats, computed = any(DataType[name].is_float for name in machine.matrix.data_types), set[DataType]()
     for op in graph.operators:
         types = {graph.type_of(tensor, dtype) for tensor in (*op.inputs, op.y)}
@@ -116,14 +116,14 @@ def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]
 def _place_storages(
     layout: Layout, names: list[str], constant_addresses: dict[str, int], address: int, dtype: DataType
 ) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
-    """(storages, DDR buffers, first free block).  constant_addresses: of the storages that are constants."""
+    """(storages, DDR buffers, first free block).  constant_addresses: DDR blocks of the constant storages, by name."""
     ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
     storages, buffers = [], []
     for name in names:
         storage = layout.storages[name]
         storage_type = layout.type_of(name)
         row = storage.w * storage.pixel_lanes // storage_type.lanes
-        type_name: Any = None if storage_type == dtype else storage_type.name  # than that of the whole map
+        type_name: Any = None if storage_type == dtype else storage_type.name  # None: the memory map's type
         if name in constant_addresses:
             storages.append(
                 StorageSpec(
@@ -152,7 +152,7 @@ def _place_storages(
 
 
 def _in_order(buffers: Sequence[DdrBuffer], graph: Graph) -> list[DdrBuffer]:
-    """Buffers in the order of addresses, except that ports of a kind have the model's order."""
+    """Buffers in the order of addresses; inputs, and outputs, are sorted among themselves by the model's order."""
     place = {port.onnx_name: k for k, port in enumerate((*graph.inputs, *graph.outputs))}
     ports = {
         kind: iter(sorted((b for b in buffers if b.kind == kind), key=lambda buffer: place[buffer.name])) for kind in ("input", "output")

@@ -1,7 +1,7 @@
 """Matrix products of two tensors, as 1x1 convolutions with a computed right operand.
 
-The right operand of an attention product is loaded into L0B by FRACTAL, and heads are runs of channels in planes of their own, so joining
-heads costs nothing.
+FRACTAL loads the right operand of an attention product into L0B.  Every head is a run of channels in separate planes, so joining heads
+costs nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from simulator.npu.parts import DataType, Memory
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec(ConvSpec):
-    """A product whose right operand is reads[1] of `pixels` pixels: a 1x1 convolution.
+    """A product as a 1x1 convolution.  The right operand is the tensor reads[1]; it is resident in L1, or streamed in chunks.
 
-    Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
+    pixels: pixels of the right operand.  transposed: whether these pixels are columns of the matrix, else rows.  per_pixel:
+    multiply-accumulates per pixel of the result.
     """
 
     word: ClassVar[str] = "matmul"
@@ -60,13 +61,13 @@ class MatMulSpec(ConvSpec):
 
     @property
     def n1_step(self) -> int:
-        """Step of tiles along n1, with the empty fractals behind all pixels (floats beside integers): no tile may lie there."""
+        """Step of tiles along n1.  Floats beside integers have empty fractals behind the last pixel; no tile may have only these."""
         excess = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
         return max(super().n1_step, 1 + excess)
 
     @property
     def biased(self) -> bool:
-        """Whether its channels have biases of their own, as those of integers have not."""
+        """Whether there is a bias per channel; products of integers have none."""
         return isinstance(self.operator, MatMul) and self.operator.bias is not None
 
     @property

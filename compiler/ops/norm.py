@@ -1,8 +1,8 @@
 """Layer normalisation over the channels, on VECTOR.
 
-The variance is not the mean of squares less the squared mean: it saves a pass, but needs float32 sums, which take it again; squares in
-float16 overflow from 256 on.  Sums go over planes first, then over the lanes of a block, which leaves the result in every lane, ready to be
-an operand for all planes.
+The variance is the mean of squared centred values.  The mean of squares minus the squared mean would save a pass, but its float32 sums cost
+that pass again: squares in float16 overflow from 256 on.  Sums go over planes first, then over the lanes of a block.  Every lane then holds
+the sum, so the block is an operand for all planes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from compiler.target.weights import pack_lanes
 from simulator.npu.isa import REPEAT_BLOCKS, Op, float_bits
 from simulator.npu.parts import DataType
 
-_LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number is 65504
+_LARGEST_FACTOR = 60000.0  # upper limit of 1 / deviation in float16, whose largest number is 65504
 _F16, _F32 = DataType.float16, DataType.float32
 _LINE = Extent(line=1)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerNormSpec(ProgramSpec):
-    """(x - mean) / sqrt(variance + epsilon) * scale + shift; a tile is all planes.
+    """(x - mean) / sqrt(variance + epsilon) * scale + shift; a tile has all planes.
 
-    kinds: of constants, each with a block for every plane: 1 in lanes that are channels, scale and shift; 1 where scale is 1 and shift
-    is 0; 0 where besides no plane has padding lanes.
+    kinds: constant blocks per plane.  3: a mask with 1 in channels and 0 in padding lanes, scale, shift.  1: the mask only, if all scales
+    are 1 and all shifts are 0.  0: no constants, if also no plane has padding lanes.
     """
 
     word: ClassVar[str] = "layer_norm"
@@ -58,13 +58,13 @@ class LayerNormSpec(ProgramSpec):
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         fitting = slot_blocks // self.tile_blocks(self.planes_together, 1, self.out_w, dtype)
         pixels = fitting * self.out_w
-        if pixels > REPEAT_BLOCKS and REPEAT_BLOCKS % self.out_w == 0:  # what goes through planes takes eight pixels at a time
+        if pixels > REPEAT_BLOCKS and REPEAT_BLOCKS % self.out_w == 0:  # steps across planes take eight pixels at a time
             fitting = pixels // REPEAT_BLOCKS * REPEAT_BLOCKS // self.out_w
         return VectorTiling(tile_planes=self.planes_together, tile_rows=max(1, min(rows, fitting)))
 
     @property
     def steps_of_tile(self) -> int:
-        # sum, centre; convert, squares, scale by the deviation; scale and shift
+        # sum, subtract the mean; convert, square, divide by the deviation; scale and shift
         return 2 * (not self.operator.centred) + 3 + (self.kinds == 3)
 
     @property
@@ -73,7 +73,7 @@ class LayerNormSpec(ProgramSpec):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         passes = (4 if tiles.dtype == DataType.float16 else 2) + 2 * (not self.operator.centred) + (self.kinds == 3)
-        of_pixels = 20  # what is done with a block of every pixel: a root and a reciprocal are four each
+        of_pixels = 20  # passes over one block per pixel: a square root and a reciprocal count four each
         calls = 24 + (self.y.planes / 8 if self.kinds == 3 else 0)
         runs = float(sum([count * -(-tall * wide // REPEAT_BLOCKS) for _, tall, wide, count in tiles.output_tiles]) * tiles.images)
         repeats = tiles.size / REPEAT_BLOCKS * (passes + of_pixels / self.y.planes)
@@ -84,16 +84,16 @@ class LayerNormSpec(ProgramSpec):
 
 
 def _program(op: LayerNorm, dtype: DataType, planes: int, padded: tuple[int, ...], kinds: int, constants_at: int) -> TileProgram:
-    """Squares and their sum are float32: of float16 x they are of a copy, which has two blocks for one."""
+    """Program of a normalisation.  Squares and their sum are float32; float16 x is converted to a copy with two blocks per block."""
     writer, half, per_channel = ProgramWriter(), dtype == _F16, float_bits(1.0 / len(op.scale))
     if kinds:
         writer.fetch(constants_at, Extent(plane=kinds))
     x = writer.buffer(Extent(tile=1), dtype=dtype)
     channels, scale, shift = (writer.constant(Extent(plane=kind), 1) for kind in range(3))
-    # the copy, or half of x for sums; behind them a block of every pixel
+    # buffer `sums`: the float32 copy, or half of x while planes are added up; then one block per pixel
     sums = writer.buffer(Extent(tile=2) if half else Extent(line=(planes + 1) // 2 + 1), None if half else _LINE)
     writer.mask(Op.VMUL, dtype, x, padded, channels)
-    if not op.centred:  # subtract the mean, and clear the other lanes again
+    if not op.centred:  # subtract the mean, then clear the padding lanes
         mean = writer.within(sums, Extent(), _LINE)
         writer.step(HALVED, Op.VADD, dtype, mean, x)
         writer.step(FLAT, Op.VMULS, dtype, mean, mean, imm=per_channel)
@@ -107,7 +107,7 @@ def _program(op: LayerNorm, dtype: DataType, planes: int, padded: tuple[int, ...
         pairs, seconds = (writer.within(sums, Extent(alike=block), Extent(line=2)) for block in range(2))
         writer.step(CONVERT, Op.VCONVERT, _F32, sums, x, imm=int(_F16))
         writer.step(SQUARED, Op.VMUL, _F32, pairs, sums)
-        factor = writer.within(sums, Extent(line=2), _LINE)  # one block of a pixel gets the sum of both
+        factor = writer.within(sums, Extent(line=2), _LINE)  # sum of the two blocks of a pixel
         writer.step(LINES, Op.VADD, _F32, factor, pairs, seconds)
     else:
         writer.step(SQUARED, Op.VMUL, _F32, sums, x)

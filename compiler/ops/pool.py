@@ -1,7 +1,7 @@
 """Float and maximum poolings on VECTOR.
 
-Sliding windows are pooled over rows, then over columns, in about kh + kw operations in place of kh x kw; windows of more than 256 pixels
-are pooled in stages.
+Sliding windows are pooled over rows, then over columns.  This takes about kh + kw operations instead of kh x kw.  The frontend splits
+windows of more than 256 pixels into stages.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38,
 
 @dataclass(frozen=True, eq=False)
 class PoolSpec(SlidingSpec):
-    """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel.
+    """A pooling.  counts_at: DDR block of factors [out_h][out_w], each 1 / number of averaged pixels; -1 if all windows share one factor.
 
-    counts_pitch: blocks from row to row of them, which a strip has only a part of.
+    counts_pitch: blocks from row to row of the factors.  A strip reads a part of each row.
     """
 
     word: ClassVar[str] = "pool"
@@ -53,31 +53,31 @@ class PoolSpec(SlidingSpec):
 
     @cached_property
     def whole_rows(self) -> bool:
-        """Whether every window is whole rows of the image, one beside the other."""
+        """Whether every window covers whole rows of the image, so that its pixels are contiguous."""
         pool = self.operator
         return self.out_w == 1 and pool.kernel[1] - pool.pads[1] >= self.in_w and (self.out_h == 1 or self.in_w > 1)
 
     @cached_property
     def passes(self) -> int:
-        """Axes along which the windows slide, a pass over a tile for each: ROWS, COLUMNS or BOTH."""
+        """Axes along which windows slide: ROWS, COLUMNS or BOTH.  Each axis is one pass over a tile."""
         pool = self.operator
-        still = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
-        return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
+        unpooled = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
+        return COLUMNS if unpooled[0] and not unpooled[1] else ROWS if unpooled[1] else BOTH
 
     @cached_property
     def can_be_fed(self) -> bool:
-        """Whether tiles of rows may be filled one after the other: rows that two of them read are there as they were made (not scaled)."""
+        """Whether convolutions may write into the pool's tiles.  Rows that two tiles share are copied, so pixels must not be scaled."""
         pool = self.operator
-        alike = pool.mode == "max" or (pool.kernel[0] <= pool.stride[0] and self.counts_at < 0)
-        return alike and not self.whole_rows and self.strip is None and pool.stride[0] <= pool.kernel[0]
+        unscaled = pool.mode == "max" or (pool.kernel[0] <= pool.stride[0] and self.counts_at < 0)
+        return unscaled and not self.whole_rows and self.strip is None and pool.stride[0] <= pool.kernel[0]
 
     def fed_tiling(self, rows: int, slot_blocks: int) -> VectorTiling | None:
-        """As many rows of all planes as fit a slot, each of two; None where not even one does."""
+        """Largest tile of rows with all planes that fits a slot; None if one row does not fit."""
         fitting = bisect_right(range(1, rows + 1), slot_blocks, key=self._fed_blocks)
         return VectorTiling(tile_planes=self.y.planes, tile_rows=fitting, fed=True) if fitting else None
 
     def _fed_blocks(self, rows: int) -> int:
-        """Blocks of a slot that is fed."""
+        """Blocks of a slot of a fed pool."""
         pool = self.operator
         plane = fed_plane((rows - 1) * pool.stride[0] + pool.kernel[0], max(self.in_w, self.out_w))
         return self.y.planes * (plane + rows * self.out_w)
@@ -92,14 +92,14 @@ class PoolSpec(SlidingSpec):
 
     @property
     def operations(self) -> tuple[int, int]:
-        """Operations of the pass over rows and of the pass over columns, of sliding windows."""
+        """(operations of the pass over rows, operations of the pass over columns) of sliding windows."""
         pool = self.operator
         high, wide = pool.kernel
         return max(1, high - 1) * bool(self.passes & ROWS), max(1, wide - 1) * bool(self.passes & COLUMNS)
 
     @cached_property
     def inside(self) -> tuple[float, float]:
-        """Fractions of the windows' pixels inside the image, along rows and along columns."""
+        """Fractions of the windows' pixels that lie inside the image, along rows and along columns."""
         pool = self.operator
         fractions = []
         for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
@@ -108,7 +108,7 @@ class PoolSpec(SlidingSpec):
         return fractions[0], fractions[1]
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Blocks of the pixels under the windows, and of results, or of the values between two passes."""
+        """Blocks of the pixels under the windows, of results, and of values between two passes."""
         pool = self.operator
         high = (rows - 1) * pool.stride[0] + pool.kernel[0]
         wide = self.wide(columns)
@@ -118,7 +118,7 @@ class PoolSpec(SlidingSpec):
 
     @property
     def factors(self) -> int:
-        """Blocks of the factor in sums of windows of whole rows."""
+        """Blocks of a constant factor: 1 for averages over whole rows, else 0."""
         return int(self.whole_rows and self.operator.mode == "average" and self.counts_at < 0)
 
     def described(self) -> dict[str, object]:
@@ -146,7 +146,7 @@ class PoolSpec(SlidingSpec):
             outputs = float(tiles.rows) * -(-self.y.planes // tiling.tile_planes) * tiles.images
             planes, pixels = min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w
             repeats, calls = pool_repeats(planes, pixels)
-            if self.factors:  # the first eight pixels, the factor and what is left of it behind the sum
+            if self.factors:  # scaling of the first eight pixels, the block of the factor, and the factor after the sum
                 scaled = pools_pixelwise(planes, pixels) * planes
                 repeats, calls = repeats + scaled + 1 + -(-planes // REPEAT_BLOCKS), calls + bool(scaled) + 2
             repeats, calls = outputs * repeats, outputs * calls
@@ -157,7 +157,7 @@ class PoolSpec(SlidingSpec):
                 repeats, calls = repeats + count * tiles.images * one, calls + count * tiles.images * instructions
         read = self.read_blocks(tiles)
         if pool.mode == "average" and self.counts_at < 0 and not self.whole_rows:
-            repeats += read / 8  # scaled before they are added up, which could overflow
+            repeats += read / 8  # pixels are scaled before the sum, because an unscaled sum could overflow
         return VectorWork(repeats, calls, [read])
 
     def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
@@ -172,7 +172,7 @@ class PoolSpec(SlidingSpec):
         assert isinstance(inputs.tiling, VectorTiling)
         pool, is_max = self.operator, self.operator.mode == "max"
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
-        # of whole rows a power of two, which every type has; the rest comes behind the sum
+        # whole rows: a power of two, exact in every type, before the sum; the remaining factor after the sum
         before = 0.5 ** ceil(-log2(scale)) if self.factors else scale
         return PoolJob(
             **self.common(inputs),
@@ -191,9 +191,9 @@ class PoolSpec(SlidingSpec):
 
 @lru_cache(maxsize=1 << 14)
 def _sliding(spec: PoolSpec, planes: int, rows: int, columns: int) -> tuple[float, float]:
-    """(repeats, instructions) of a tile of so many planes by rows by columns of results, on average over the image."""
+    """(repeats, instructions) of a tile with planes x rows x columns results, on average over the image."""
     wide = spec.wide(columns)
-    # rows that follow one another are one long row
+    # with stride 1, consecutive rows are one long row
     over_rows = cheapest_way(wide * rows, 1, planes) if spec.operator.stride[0] == 1 else cheapest_way(wide, rows, planes)
     repeats = instructions = 0.0
     for way, operations, inside in zip((over_rows, cheapest_way(columns, rows * planes, 1)), spec.operations, spec.inside, strict=True):

@@ -1,8 +1,7 @@
 """Emission of pooling: sliding windows, first over their rows and then over their columns, and windows of whole rows.
 
-The maximum, or the sum, of a window is that of its columns' maxima, or sums: kh - 1 operations on as many columns as the windows cover and
-kw - 1 on as many as there are results, not kh * kw on these.  Padding costs nothing: an operation goes over the results for which
-what it takes lies inside the image.
+The maximum of a window is the maximum of its columns' maxima; sums are alike.  The first pass takes kh - 1 operations on all covered
+columns, the second pass kw - 1 operations on the results.  Padding costs nothing: an operation skips results whose input is padding.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from simulator.npu.program import Code
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL))
 _VMADD, _ONE = int(Op.VMADD), float_bits(1.0)
 
-ROWS, COLUMNS, BOTH = 1, 2, 3  # of `PoolSpec.passes`
+ROWS, COLUMNS, BOTH = 1, 2, 3  # values of `PoolSpec.passes`
 _convolution = record_at(ConvJob)
-_ROOM = 16  # records that bring a tile out
-GRANULE = 8  # blocks of UB that hazards do not tell apart (`schedule.segment_accesses`)
+_ROOM = 16  # upper bound of the records that store a tile
+GRANULE = 8  # blocks of UB per unit of hazard detection (`schedule.segment_accesses`)
 
 
 class PoolJob(NamedTuple):
-    """Pooling of `rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`."""
+    """Pooling of output rows [first_row, first_row + rows).  in_first: input row at `source.base`."""
 
     dtype: int
     tag: int
@@ -49,12 +48,12 @@ class PoolJob(NamedTuple):
     pad_left: int
     is_max: int
     passes: int  # `PoolSpec.passes`
-    fill: int  # float32 bits that a result starts from to which no input comes
-    scale: int  # float32 bits of the factor before the sum, or 0 where counts are used
-    after: int  # float32 bits of what is left of it behind the sum, where pixels are added with a block of the factor, else 0
-    counts_at: int  # DDR blocks [out_h][out_w], or -1
-    counts_pitch: int  # from row to row of them
-    counts: int  # UB address for a tile's rows of them; of a pool that is fed, for what the first of two passes makes
+    fill: int  # float32 bits of the initial value of results
+    scale: int  # float32 bits of the factor before the sum, or 0 if counts are used
+    after: int  # float32 bits of the remaining factor, applied after the sum of whole rows; else 0
+    counts_at: int  # DDR block of the counts [out_h][out_w], or -1
+    counts_pitch: int  # blocks from row to row of the counts in DDR
+    counts: int  # UB address of a tile's counts; in a fed pool, of the values between two passes
     tile_planes: int
     tile_rows: int
     tile_columns: int
@@ -70,9 +69,9 @@ def _over_pixels(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, dplane: int, source: int, plane: int, planes: int, pixels: int,
     in_place: bool, factor: int, scale: int,
 ) -> int:  # fmt: skip
-    """target op= all pixels of source, in every plane; in_place: the first eight pixels of source may be overwritten.
+    """target op= all pixels of source, in every plane.  in_place: whether the first eight pixels of source may be overwritten.
 
-    factor: a block with the factor of all pixels, which is `scale` as an immediate; -1 without one.
+    factor: UB address of a block with the pixels' factor, or -1.  scale: the same factor as an immediate, float32 bits.
     """
     first, remainder = pixels, 0
     if in_place and pools_pixelwise(planes, pixels):
@@ -98,7 +97,7 @@ def _into(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, columns: int, times: int, dcol: int, col: int,
     row: int, factor: int,
 ) -> int:  # fmt: skip
-    """target op= source (times the factor, if there is one): `times` repeats of as many columns of blocks."""
+    """target op= source, or target += source * factor: `times` repeats of `columns` blocks.  factor: UB address of a block, or -1."""
     if factor < 0:
         return strided(out, cursor, op, dtype, tag, target, target, source, -1, columns, times, (dcol, 0), (dcol, 0), (col, row), (0, 0), 0)
     return strided(
@@ -107,7 +106,7 @@ def _into(
 
 
 class Fold(NamedTuple):
-    """Along `axis` of a grid, result i is made of the inputs origin + i * stride + tap, tap < taps, of which there are `length`."""
+    """Windows along `axis` of a grid: result i covers inputs origin + i * stride + tap, 0 <= tap < taps.  length: number of inputs."""
 
     axis: int
     taps: int
@@ -119,7 +118,7 @@ class Fold(NamedTuple):
 
 @njit(cache=True)
 def _reach(fold: Fold, tap: int, results: int) -> tuple[int, int]:
-    """Results [first, end) that have an input at this tap."""
+    """Results [first, end) whose input at `tap` lies inside the image."""
     position = fold.origin + tap
     first = min(results, max(0, -(position // fold.stride)))
     return first, max(first, min(results, (fold.length - 1 - position) // fold.stride + 1))
@@ -131,7 +130,7 @@ def _put(
     out: Code, cursor: int, op: int, dtype: int, tag: int, fold: Fold, shape: Axes, target: int, ds: Axes, source: int, ss: Axes, tap: int,
     base: int, first: int, end: int,
 ) -> int:  # fmt: skip
-    """Results [first, end) = op of inputs at taps `base` and `tap`; base -1: op= input at `tap`; base == tap: a copy."""
+    """Results [first, end) = op(input at tap `base`, input at `tap`).  base -1: results op= input at `tap`.  base == tap: a copy."""
     if end <= first:
         return cursor
     shape = (end - first, shape[1], shape[2]) if fold.axis == 0 else (shape[0], end - first, shape[2])
@@ -148,7 +147,8 @@ def _put(
 def _fold(
     out: Code, cursor: int, op: int, dtype: int, tag: int, fill: int, fold: Fold, shape: Axes, target: int, ds: Axes, source: int, ss: Axes
 ) -> int:
-    """Dense target from source: begins with two taps, one of which all results have, or with `fill` without such a tap."""
+    """Dense target from source.  The first operation combines two taps, one of them inside the image for all results.  Without such a
+    tap, the target is filled with `fill` first."""
     results = shape[fold.axis]
     base, partner, widest = -1, -1, 0
     for tap in range(fold.taps):
@@ -173,8 +173,8 @@ def _fold(
 
 
 @njit(cache=True)
-def _most(taps: int, inner: int, middle: int, outer: int) -> int:
-    """Instructions of a fold, at most."""
+def _max_fold_instructions(taps: int, inner: int, middle: int, outer: int) -> int:
+    """Upper bound of the instructions of a fold."""
     return (taps + 3) * max_instructions(inner, middle, outer) + inner * middle * outer // 2040 + 2
 
 
@@ -183,10 +183,10 @@ def _slide(
     out: Code, cursor: int, job: PoolJob, oy: int, rows: int, first_column: int, columns: int, y0: int, in_rows: int, wide: int,
     planes: int, slot: int, in_plane: int, first_pass: int, acc: int,
 ) -> int:  # fmt: skip
-    """Rows from `oy` on by columns of results at acc, [planes][rows][columns].
+    """Results [planes][rows][columns] at `acc`, from result row `oy` on.
 
-    slot: [planes][in_rows][wide] of the input from row y0 on, in_plane from plane to plane; first_column: of the first window there.
-    first_pass: address of the values between two passes.
+    slot: address of the input [planes][in_rows][wide] from row y0 on.  in_plane: blocks from plane to plane of the input.  first_column:
+    column of the first window in the slot.  first_pass: address of the values between two passes.
     """
     op, size_out = _VMAX if job.is_max else _VADD, rows * columns
     source, plane = slot, in_plane
@@ -207,10 +207,10 @@ def _slide(
 
 @njit(cache=True)
 def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.instructions.repeats`).
+    """Emit all tiles.  Windows of whole rows are pooled by repeats (`compiler.instructions.repeats`).  Returns the next row or -1.
 
-    A slot of UB holds the pixels under the windows of a tile, and behind them the values between two passes; results of the second pass
-    overwrite the pixels.  Results of a single pass come behind the pixels.  Returns the next row or -1.
+    A slot of UB holds the pixels under the windows of a tile, then the values between two passes.  Results of the second pass overwrite the
+    pixels.  Results of a single pass lie behind the pixels.
     """
     count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
@@ -236,7 +236,7 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
             whole_rows = columns == 1 and origin_x <= x0 and origin_x + job.kw >= x1 and (rows == 1 or wide > 1)
             pooling = rows * (planes + 7) * (3 + job.kh * wide // 255)
             if not whole_rows:
-                pooling = _most(job.kh, wide, rows, planes) + _most(job.kw, columns, rows, planes)
+                pooling = _max_fold_instructions(job.kh, wide, rows, planes) + _max_fold_instructions(job.kw, columns, rows, planes)
             worst = pooling + 64 + planes * 3 + 2 * in_rows
             if cursor + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
                 return -1
@@ -245,7 +245,7 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
             scratch = slot + in_blocks
             acc = slot if job.passes == BOTH and not whole_rows else scratch
             cursor = load_box(out, cursor, job.dtype, job.tag, source, p, y0 - job.in_first, in_rows, job.in_w, x0, wide, planes, slot)
-            # factor before the sum, windows, factor behind the sum or counts of pixels
+            # factor before the sum, windows, factor after the sum or counts of pixels
             added = whole_rows and job.after != 0
             if job.scale != 0 and not added:
                 cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, slot, slot, -1, -1, 0, 0, planes * size_in, job.scale)
@@ -290,24 +290,24 @@ def pool_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: 
 
 @njit(cache=True)
 def fed_plane(rows: int, columns: int) -> int:
-    """Blocks from plane to plane of a slot that is fed: of so many rows, the first new one of which begins a granule."""
+    """Blocks from plane to plane of a fed slot with `rows` rows; the first new row begins a granule."""
     return (rows * columns + 2 * GRANULE - 1) // GRANULE * GRANULE
 
 
 @compile_once
 @njit(cache=True)
 def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
-    """A node's records where it is fed, and those of the convolutions that do so (`segment.pool_fusion`).
+    """Records of a fed pool on a node, and of the convolutions that feed it (`segment.pool_fusion`).
 
-    A slot holds the pixels under the windows of a tile, and its results.  Values between two passes lie elsewhere, once, so that FIXPIPE
-    need not wait for the second pass.  FIXPIPE's first block of a plane begins a granule of hazards, behind that of the copied rows:
-    neither engine waits for the other.
+    A slot holds the pixels under the windows of a tile, and the tile's results.  Values between two passes have a separate buffer, so that
+    FIXPIPE does not wait for the second pass.  FIXPIPE's first block of a plane begins a new granule behind the copied rows, so that
+    FIXPIPE and VECTOR do not wait for each other.
     """
     start, stop = work.computed[node.k, node.t]
     storage, plane, _, _, _, _ = work.jobs.reads[work.jobs.read_start[node.k]]
     target = locate_result(work, node, start)
     in_plane = fed_plane((job.tile_rows - 1) * job.sh + job.kh, max(job.in_w, job.out_w))
-    ready_rows = last = np.int64(0)  # rows that are there, and block of plane 0 behind them
+    ready_rows = last = np.int64(0)  # input rows in UB so far, and the block of plane 0 behind them
     for oy in range(start, stop, job.tile_rows):
         rows = min(job.tile_rows, stop - oy)
         y0, y1 = max(0, oy * job.sh - job.pad_top), min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
@@ -315,13 +315,13 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
         parity[UB_SLOT] ^= 1
         pooling = (
-            _most(job.kh, job.in_w, rows, job.planes)
-            + _most(job.kw, job.out_w, rows, job.planes)
+            _max_fold_instructions(job.kh, job.in_w, rows, job.planes)
+            + _max_fold_instructions(job.kw, job.out_w, rows, job.planes)
             + max_instructions(job.in_w * (y1 - y0), 1, job.planes)
         )
         if cursor + pooling + _ROOM >= out.shape[0]:
             return -1
-        # rows that the tile before has too are copied, the producers make the others
+        # rows of the previous tile are copied; the convolutions compute the other rows
         old = max(0, ready_rows - y0) * job.in_w
         to = slot + -old % GRANULE
         if old > 0:

@@ -1,6 +1,6 @@
 """Average pooling of bytes on VECTOR.
 
-Sums of a window are added in any order where no tie lies within the rounding error of float32 (Higham), since the rounded mean is then a
+The values of a window may be added in any order if no tie lies within the rounding error of float32 (Higham).  The rounded mean is then a
 function of the integer sum.
 """
 
@@ -31,24 +31,24 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.parts import DataType
 
-_CHUNK = 288  # blocks of a whole image that are added at a time, about: what a slot has room for
-_LEAST = 16  # pixels of them
-_EXACT = (1 << 24) // 255  # pixels whose sum is an integer that float32 holds
-_OF_HALF = 1 << 11  # up to which float16 holds all integers
-_LEVELS = {DataType.uint8: 3, DataType.int8: 4}  # sums of 8 bytes, or of 16 with a sign, are below that
+_CHUNK_BLOCKS = 288  # approximate blocks of a chunk of a whole image: the room of a slot
+_MIN_CHUNK_PIXELS = 16  # least pixels of a chunk
+_EXACT = (1 << 24) // 255  # largest number of pixels whose integer sum float32 holds exactly
+_HALF_LIMIT = 1 << 11  # float16 holds all integers up to this one
+_LEVELS = {DataType.uint8: 3, DataType.int8: 4}  # halvings per type: sums of 8 unsigned or of 16 signed bytes are below `_HALF_LIMIT`
 _Step = tuple[Op, float, float]  # opcode, repeats, instructions
 
 
 class _Means(NamedTuple):
-    """A multiply-add of sums in float32, in words."""
+    """Multiply-add from sums to means, float32 bits."""
 
     slope: int
     shift: int
 
 
 @lru_cache(maxsize=1 << 10)
-def _of_class(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: int, number: int, centre: int) -> _Means | None:
-    """Multiply-add from sums of `taps` integers minus `centre` to means over `number`; None if orders of additions differ."""
+def _class_means(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: int, number: int, centre: int) -> _Means | None:
+    """Multiply-add from sums of `taps` integers minus `centre` to sums / `number`; None if the order of additions matters."""
     of_x, of_y = (Quantisation.of(np.float32(scale), np.dtype(name).type(zero), np.dtype(name)) for scale, zero, name in (x_q, y_q))
     wanted = means_of_sums(of_x, of_y, taps, number)
     if wanted is None:
@@ -61,7 +61,7 @@ def _of_class(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: in
 
 @dataclass(frozen=True, eq=False)
 class AverageSpec(SlidingSpec):
-    """chunk: pixels that are added at a time where one window is the whole image, without padding, else 0; halvings: as `AverageJob`."""
+    """An average pooling of bytes.  chunk, halvings: see `AverageJob`."""
 
     word: ClassVar[str] = "average"
 
@@ -82,7 +82,7 @@ class AverageSpec(SlidingSpec):
         halvings, chunk = _LEVELS[into.type_of(op.x)], 0
         if whole_image:
             pixels, room = image[0] * image[1], least_ub_blocks(into.machine) // 2
-            chunk = -(-pixels // -(-pixels // max(_LEAST, _CHUNK // fields["y"].planes)))
+            chunk = -(-pixels // -(-pixels // max(_MIN_CHUNK_PIXELS, _CHUNK_BLOCKS // fields["y"].planes)))
             while _plane_blocks(chunk, halvings) > room:
                 chunk -= 1
         return cls(**fields, chunk=chunk, halvings=halvings)
@@ -122,33 +122,33 @@ class AverageSpec(SlidingSpec):
 
     @cached_property
     def _classes(self) -> list[_Means | None]:
-        """Means by the count of values in a window."""
+        """Multiply-adds by the number of values in a window; None where the order of additions matters."""
         pool, (high, wide) = self.operator, self.operator.kernel
-        if self.whole or max(high, wide) * 255 > _OF_HALF or high * wide * 128 > _OF_HALF or self.out_w > self.in_w:
+        if self.whole or max(high, wide) * 255 > _HALF_LIMIT or high * wide * 128 > _HALF_LIMIT or self.out_w > self.in_w:
             return []
         (sh, sw), (pad_top, pad_left, pad_bottom, pad_right) = pool.stride, pool.pads
         if ((pad_top or pad_bottom) and self.in_h < high + sh) or ((pad_left or pad_right) and self.in_w < wide + sw):
-            return []  # padding cuts more than one row, or column, alike
+            return []  # padding cuts more than one row, or column, of windows by the same amount
         of_x, of_y = ((float(q.single(self.name)[0]), q.single(self.name)[1], q.dtype.name) for q in (pool.x_q, pool.y_q))
         numbers = [high * wide if pool.count_include_pad else taps for taps in range(1, high * wide + 1)]
-        return [None, *(_of_class(of_x, of_y, taps, number, self._centre) for taps, number in enumerate(numbers, 1))]
+        return [None, *(_class_means(of_x, of_y, taps, number, self._centre) for taps, number in enumerate(numbers, 1))]
 
     @property
     def exact(self) -> bool:
-        """Whether windows that padding does not cut may be added in any order."""
+        """Whether the values of windows without padding may be added in any order."""
         return bool(self._classes) and self._classes[-1] is not None
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
         for planes, tall, wide, count in tiles.output_tiles:
-            tile_steps = self._in_any_order if self.exact else self._slid
-            steps = self._added_up(planes) if self.whole else tile_steps(planes, tall, wide)
+            tile_steps = self._steps_in_any_order if self.exact else self._steps_in_order
+            steps = self._steps_of_whole(planes) if self.whole else tile_steps(planes, tall, wide)
             repeats += count * tiles.images * sum([step_repeats * tiles.cycles[op] for op, step_repeats, _ in steps])
             calls += count * tiles.images * sum([instructions for _, _, instructions in steps])
         read = float(self.in_h * self.in_w * self.y.planes * tiles.images) if self.whole else self.read_blocks(tiles)
         return VectorWork(repeats, calls, [read])
 
-    def _added_up(self, planes: int) -> list[_Step]:
+    def _steps_of_whole(self, planes: int) -> list[_Step]:
         """Steps of the mean of a whole image."""
         pixels, steps = self.in_h * self.in_w, list[_Step]()
         for begin in range(0, pixels, self.chunk):
@@ -158,7 +158,7 @@ class AverageSpec(SlidingSpec):
                 steps += [(Op.VADD, *repeats_along(HALF * planes * (count // 2), 1))] if count > 1 else []
                 count -= count // 2
             steps += [(Op.VCONVERT, *repeats_along(HALF * planes * count, 1)), (Op.VADD, *repeats_along(WIDE * planes * count, 1))]
-        steps.pop()  # of the first pixels nothing is added to
+        steps.pop()  # the first chunk has no earlier sums
         count = count_folded(min(self.chunk, pixels), self.halvings)
         while count > 1:
             steps.append((Op.VADD, *repeats_along(WIDE * planes * (count // 2), 1)))
@@ -166,24 +166,24 @@ class AverageSpec(SlidingSpec):
         wide, calls = repeats_along(WIDE * planes, 1)
         return [*steps, (Op.VADDS, 6 * wide, 6 * calls), (Op.VCONVERT, 2 * repeats_along(planes, 1)[0], 1)]
 
-    def _of_results(self, planes: int, rows: int, columns: int, divisions: int) -> list[_Step]:
+    def _steps_of_results(self, planes: int, rows: int, columns: int, divisions: int) -> list[_Step]:
         results = planes * rows * columns
         wide, calls = repeats_along(WIDE * results, 1)
         of_bytes = (Op.VCONVERT, 2 * repeats_along(results, 1)[0], 1)
         return [of_bytes, (Op.VADDS, wide, calls), (Op.VDIV, divisions * wide, divisions * calls)]
 
-    def _slid(self, planes: int, rows: int, columns: int) -> list[_Step]:
-        """Steps of a tile's windows, in order."""
+    def _steps_in_order(self, planes: int, rows: int, columns: int) -> list[_Step]:
+        """Steps of a tile whose values are added in order."""
         pool, neighbours = self.operator, self.operator.stride[1] == 1
         covered = planes * ((rows - 1) * pool.stride[0] + pool.kernel[0]) * self.wide(columns)
         taps = pool.kernel[0] * pool.kernel[1] * (1 if neighbours else WIDE)
         tap = cheapest_way(WIDE * columns if neighbours else columns, rows, planes)
         wide, calls = repeats_along(WIDE * covered, 1)
         of_pixels = [(Op.VCONVERT, 2 * repeats_along(covered, 1)[0], 1), (Op.VADDS, 2 * wide, 2 * calls)]
-        return [*of_pixels, (Op.VADD, taps * tap.work, taps * tap.instructions), *self._of_results(planes, rows, columns, 2)]
+        return [*of_pixels, (Op.VADD, taps * tap.work, taps * tap.instructions), *self._steps_of_results(planes, rows, columns, 2)]
 
-    def _in_any_order(self, planes: int, rows: int, columns: int) -> list[_Step]:
-        """Steps of a tile's windows, without those that padding cuts."""
+    def _steps_in_any_order(self, planes: int, rows: int, columns: int) -> list[_Step]:
+        """Steps of a tile whose values are added in any order; windows cut by padding are not counted."""
         (high, across), (sh, sw), wide = self.operator.kernel, self.operator.stride, self.wide(columns)
         covered, parts = planes * ((rows - 1) * sh + high) * wide, 1 if sw == 1 else HALF
         down, beside = cheapest_way(HALF * wide, rows, planes), cheapest_way(HALF * columns // parts, rows, planes)
@@ -193,7 +193,7 @@ class AverageSpec(SlidingSpec):
             (Op.VADD, max(1, high - 1) * down.work, max(1, high - 1) * down.instructions),
             (Op.VADD, across * parts * beside.work, across * parts * beside.instructions),
             (Op.VCONVERT, *of_half),
-            *self._of_results(planes, rows, columns, 0),
+            *self._steps_of_results(planes, rows, columns, 0),
         ]
 
     def job(self, inputs: EmitInputs) -> AverageJob:
@@ -221,7 +221,8 @@ class AverageSpec(SlidingSpec):
         return AverageJob, record_row(self.job(inputs))
 
     def tables(self) -> list[NDArray[np.int64]]:
-        """int64 [values + 1, CLASS] by the count of values in a window: the count as float32 bits, 1 if any order is exact, `_Means`."""
+        """Table int64 [values + 1, CLASS], indexed by the number of values in a window.  Columns: this number as float32 bits; 1 if the
+        order of additions does not matter; the fields of `_Means`."""
         high, wide = self.operator.kernel
         classes = np.zeros((1 if self.whole else high * wide + 1, CLASS), np.int64)
         classes[:, 0] = np.arange(len(classes), dtype=np.float32).view(np.int32)
@@ -232,5 +233,5 @@ class AverageSpec(SlidingSpec):
 
 
 def _plane_blocks(chunk: int, halvings: int) -> int:
-    """Blocks of a slot for each plane of a whole image: bytes, float16, float32 and sums of it, the result."""
+    """Blocks of a slot per plane of a whole image: bytes, float16, float32, float32 sums, and the result."""
     return (1 + HALF) * chunk + 2 * WIDE * count_folded(chunk, halvings) + 1

@@ -1,12 +1,12 @@
-"""Average pools of bytes, in the order of `ir.quantised.pooling`, or in any order where that gives the same integers.
+"""Average pools of bytes, in the order of `ir.quantised.pooling`, or in any order with the same integer results.
 
-A window that is the whole image adds integers: pixels come some at a time, and halves of them are added to each other.  Sums of up to
-eight bytes without a sign, or of sixteen with one, are integers that float16 holds, of which VECTOR has most lanes; float32 has the rest.
+If one window is the whole image, integers are added.  Pixels are loaded in chunks; one half of a chunk is added to the other half, several
+times.  Sums of up to eight unsigned or sixteen signed bytes are exact in float16, which has the most lanes on VECTOR.  Larger sums are
+float32.
 
-Other windows add real values one after the other, row by row, and another order would round otherwise.  Where that cannot change an
-integer, which is known of all sums that so many values have (`pooling.means_of_sums`), integers are added in float16, columns first and
-then rows, and the mean is a multiply-add in float32.  Windows that padding cuts have fewer values, and sums of theirs that are ties: those
-are made in order, on their own.
+Other windows add real values row by row, in order; another order may round differently.  If the order cannot change the integer of any sum
+(`pooling.means_of_sums`), integers are added in float16, columns first and then rows, and the mean is a multiply-add in float32.  Windows
+cut by padding have fewer values, and some of their sums are ties.  Such windows are computed separately and in order.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from simulator.npu.program import Code
 _VFILL, _VCOPY, _VADDS, _VMULS, _VMAXS, _VMINS = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VADDS, Op.VMULS, Op.VMAXS, Op.VMINS))
 _VADD, _VDIV, _VMADD, _VCONVERT = (int(o) for o in (Op.VADD, Op.VDIV, Op.VMADD, Op.VCONVERT))
 _F16, _F32 = int(DataType.float16), int(DataType.float32)
-CONSTANTS = 2  # blocks of a slot: number of values or slope of the mean, scale of the result or shift of the mean
-CLASS = 4  # words of a class of windows, see `AverageSpec.tables`
+CONSTANTS = 2  # constant blocks of a slot: number of values or slope of the mean; scale of the result or shift of the mean
+CLASS = 4  # columns of the table of windows, see `AverageSpec.tables`
 _STILL: Axes = (0, 0, 0)
 
 
 class MeanFactors(NamedTuple):
-    """Float32 bits of the steps from sums to integers.
+    """Constants of the steps from bytes to integer means, float32 bits.
 
-    less, times, over, more: v = (x + less) * times, the mean over `over`, + more.  Of the whole image (sum + less) * times between low and
-    high, rounded, + more.  centre: what is added to sums in float16.  rounder: what is added so that an integer is left.
+    Windows: values (x + less) * times are averaged; the result is mean / over + more.  Whole image: (sum + less) * times is clamped to
+    [low, high] and rounded by adding rounder; the result is this number + more.  centre: offset that is added to float16 sums.
     """
 
     less: int
@@ -51,10 +51,10 @@ class MeanFactors(NamedTuple):
 
 
 class AverageJob(NamedTuple):
-    """Averages of `rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
+    """Averages of output rows [first_row, first_row + rows).  in_first: input row at `source.base`.
 
-    chunk: pixels that are added at a time where one window is the whole image, else 0; halvings: how often in float16.  padded: whether
-    padding counts.  exact: whether windows may be added in any order (`classes`).
+    padded: whether padding counts as values.  chunk: pixels per chunk if one window is the whole image, else 0.  halvings: number of
+    float16 additions of half a chunk to the other half.  exact: whether windows without padding may be added in any order.
     """
 
     dtype: int
@@ -86,10 +86,10 @@ class AverageJob(NamedTuple):
 
 
 class TileBox(NamedTuple):
-    """A tile of results, or a part of one, and the pixels that its windows cover.
+    """A tile of results, or a part of a tile, and the pixels under its windows.
 
-    rows, columns: of results; oy, ox: where they begin in the result.  high, wide: of pixels; iy, ix: of those, where the first window
-    begins.  pitch, plane_pitch: results from row to row and from plane to plane.
+    rows, columns: size of the results.  oy, ox: first row and column in the result tensor.  high, wide: rows and columns of pixels in UB.
+    iy, ix: row and column of the first window among these pixels.  pitch, plane_pitch: results from row to row and from plane to plane.
     """
 
     planes: int
@@ -107,9 +107,9 @@ class TileBox(NamedTuple):
 
 @njit(cache=True)
 def rooms(exact: bool, kh: int, kw: int, high: int, wide: int, rows: int, columns: int) -> tuple[int, int]:
-    """Blocks of a plane of a tile's windows: pixels as floats, and sums.  high, wide: of the pixels.
+    """(blocks of pixels as floats, blocks of sums) of a plane of a tile.  high, wide: rows and columns of pixels.
 
-    In any order pixels are float16, and boxes of a cut row, or column, float32; sums of columns lie where the means will.
+    exact: pixels are float16; boxes of cut rows or columns are float32; sums of columns share the room of the means.
     """
     if not exact:
         return WIDE * high * wide, WIDE * rows * columns
@@ -118,7 +118,7 @@ def rooms(exact: bool, kh: int, kw: int, high: int, wide: int, rows: int, column
 
 @njit(cache=True)
 def count_folded(count: int, halvings: int) -> int:
-    """Count of sums after `halvings` additions of one half of the values to the other."""
+    """Number of sums after `halvings` additions of one half of the values to the other half."""
     for _ in range(halvings):
         count -= count // 2
     return count
@@ -126,13 +126,13 @@ def count_folded(count: int, halvings: int) -> int:
 
 @njit(cache=True)
 def _inside(first: int, taps: int, length: int) -> int:
-    """Count of the taps from `first` on that lie in an axis."""
+    """Number of taps from position `first` on that lie in [0, length)."""
     return min(first + taps, length) - max(first, 0)
 
 
 @njit(cache=True)
 def _alike(begin: int, results: int, first: int, stride: int, taps: int, length: int) -> tuple[int, int]:
-    """(taps of result `begin` that lie in an axis, the first result behind it of which there are others).  first: of result 0."""
+    """(taps of result `begin` inside the image, next result with another number of such taps).  first: position of result 0."""
     inside, end = _inside(first + begin * stride, taps, length), begin + 1
     while end < results and _inside(first + end * stride, taps, length) == inside:
         end += 1
@@ -141,7 +141,7 @@ def _alike(begin: int, results: int, first: int, stride: int, taps: int, length:
 
 @njit(cache=True)
 def _results(first: int, stride: int, length: int, results: int) -> tuple[int, int]:
-    """Results [begin, end) whose place first + i * stride lies in an axis."""
+    """Results i in [begin, end) whose position first + i * stride lies in [0, length)."""
     begin = min(results, max(0, -(first // stride)))
     return begin, max(begin, min(results, (length - 1 - first) // stride + 1))
 
@@ -157,7 +157,7 @@ def _part(job: AverageJob, box: TileBox, row: int, row_stop: int, column: int, c
 
 @njit(cache=True)
 def _axes(columns: int, rows: int, planes: int, pitch: int, plane_pitch: int, blocks: int, sw: int) -> tuple[Axes, Axes, int]:
-    """Shape of results of so many blocks, strides, repetitions: of neighbours the blocks of a pixel and of the next one are one axis."""
+    """(shape, strides, repetitions) of results with `blocks` blocks each.  With sw 1, the blocks of a row are one axis: one repetition."""
     if sw == 1 or columns == 1:
         return (blocks * columns, rows, planes), (1, blocks * pitch, blocks * plane_pitch), 1
     return (columns, rows, planes), (blocks, blocks * pitch, blocks * plane_pitch), blocks
@@ -185,7 +185,7 @@ def _sums(out: Code, cursor: int, job: AverageJob, target: int, source: int, box
 
 @njit(cache=True)
 def _means(out: Code, cursor: int, job: AverageJob, target: int, number: int, classes: Ints, box: TileBox) -> int:
-    """Divide target by the count of values of each window, equal for many of them.  number: a free block for the count."""
+    """Divide target by the number of values of each window, rectangle by rectangle of equal numbers.  number: a free block."""
     ds: Axes = (1, WIDE * box.pitch, WIDE * box.plane_pitch)
     r = 0
     while r < box.rows:
@@ -209,8 +209,8 @@ def _means(out: Code, cursor: int, job: AverageJob, target: int, number: int, cl
 def _in_order(
     out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, tile: TileBox, box: TileBox
 ) -> int:
-    """Means of a box as real values in target.  pixels: bytes of the tile; floats: room for the box's pixels in float32."""
-    y, z = box.iy - tile.iy, box.ix - tile.ix  # of the first window, from that of the tile
+    """Means of a box as real values in target.  pixels: address of the tile's bytes.  floats: room for the box's pixels in float32."""
+    y, z = box.iy - tile.iy, box.ix - tile.ix  # offset of the box's first window from the tile's first window
     y0, x0 = max(0, tile.iy + y), max(0, tile.ix + z)
     high = max(0, min(tile.high, tile.iy + y + (box.rows - 1) * job.sh + job.kh) - y0)
     wide = max(0, min(tile.wide, tile.ix + z + (box.columns - 1) * job.sw + job.kw) - x0)
@@ -239,7 +239,7 @@ def _in_order(
 
 @njit(cache=True)
 def _full(first: int, stride: int, taps: int, length: int, results: int, previous: int) -> int:
-    """The first tap behind `previous` that lies in the axis for all results; -1 for none."""
+    """The first tap behind `previous` that lies inside the image for all results; -1 without such a tap."""
     for tap in range(previous + 1, taps):
         if _results(first + tap, stride, length, results) == (0, results):
             return tap
@@ -248,7 +248,7 @@ def _full(first: int, stride: int, taps: int, length: int, results: int, previou
 
 @njit(cache=True)
 def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int, pixels: int, box: TileBox) -> int:
-    """Sums of all windows of a tile, plus `centre`, as float32 target: in float16 columns first (in target too), then rows."""
+    """Sums of all windows of a tile plus `centre`, float32 in target.  float16 additions go over columns (in target), then over rows."""
     size_in, size_v = HALF * box.high * box.wide, HALF * box.rows * box.wide
     cursor = stride_blocks(
         out, cursor, _VCONVERT, _F16, job.tag, halves, pixels, box.planes * box.high * box.wide, 1, HALF, 1, 1, job.source
@@ -271,7 +271,7 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
             to, source_block = target + y0 * HALF * box.wide, row + (ky + y0 * job.sh) * HALF * box.wide
             cursor = grid(out, cursor, _VADD, _F16, job.tag, (n[0], y1 - y0, n[2]), to, vs, to, vs, source_block, xs, 0)
     one = _full(box.ix, job.sw, job.kw, box.wide, box.columns, -1)
-    size_h = box.rows * box.columns  # where pixels were
+    size_h = box.rows * box.columns  # results overwrite the pixels
     if one < 0:
         cursor = flat(out, cursor, _VFILL, _F16, job.tag, halves, -1, -1, -1, 0, 0, HALF * box.planes * size_h, job.factors.centre)
     else:
@@ -296,12 +296,13 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
 def _any_order(
     out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, box: TileBox, counted: bool
 ) -> tuple[int, int]:
-    """(cursor, boxes in order) of a tile whose complete windows may be added in any order.  counted: only count the boxes."""
+    """Emit a tile whose windows without padding may be added in any order; returns (cursor, number of boxes that are added in order).
+    counted: only count these boxes."""
     boxes = 0
     if not counted:
         cursor = _integers(out, cursor, job, target, floats, pixels, box)
     ds: Axes = (1, WIDE * box.pitch, WIDE * box.plane_pitch)
-    for exact in (True, False):  # sums first, which need room that boxes take
+    for exact in (True, False):  # sums in any order first, because boxes overwrite their room
         r = 0
         while r < box.rows:
             tall, row_stop = _alike(r, box.rows, box.oy * job.sh - job.pad_top, job.sh, job.kh, job.in_h)
@@ -333,9 +334,9 @@ def _any_order(
 
 @njit(cache=True)
 def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    """Emit the mean of all pixels.  A slot: pixels, pixels in float16, sums of them in float32, sums, results.
+    """Emit the mean of all pixels.  A slot holds bytes, float16 pixels, float32 sums of a chunk, float32 sums of all chunks, and results.
 
-    Sums stay in the first slot.  A pixel's planes lie side by side, so that all work is on one run.
+    Sums of all chunks stay in the slot of the first chunk.  The planes of a pixel are adjacent, so every step is one run.
     """
     pixels, chunk, engine = job.in_h * job.in_w, job.chunk, MTE2 if source.memory == DDR else MTE1
     most_left = count_folded(chunk, job.halvings)
@@ -370,7 +371,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
         while count > 1:
             cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, sums + one * (count - count // 2), -1, 1, 0, one * (count // 2), 0)
             count -= count // 2
-        # one pixel is left: zero point, scale, limits, rounding
+        # the sum of all pixels: zero point, scale, limits, rounding
         y = sums + job.tile_planes * WIDE * most_left
         cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.less)
         cursor = flat(out, cursor, _VMULS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.times)
@@ -385,7 +386,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 
 @njit(cache=True)
 def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
-    """Emit windows tile by tile.  A slot: pixels or results, pixels as floats, sums, CONSTANTS blocks."""
+    """Emit windows tile by tile.  A slot holds bytes (later results), pixels as floats, sums, and CONSTANTS blocks."""
     count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
     in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
@@ -405,7 +406,7 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
                 x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
             window_top, window_left = oy * job.sh - job.pad_top - y0, c * job.sw - job.pad_left - x0
             box = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, window_top, window_left, columns, rows * columns)
-            # upper bound of the records of the tile; boxes in order repeat all of it
+            # upper bound of the records of the tile; every box in order adds the same bound again
             size_in, size_out = planes * box.high * box.wide, planes * rows * columns
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             floats_base = slot + job.tile_planes * max(in_max, out_max)

@@ -1,9 +1,10 @@
-"""Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
+"""Convolutions of integers: FIXPIPE adds a bias per channel to int32 sums, and multiplies them by a scale per channel.
 
-Most zero points cost nothing: that of weights is subtracted from them, that of the input goes into the bias, and padding is that zero point
-(`QuantisedConv.offset`).  If weights exceed 8 bits then, the rest of their zero point needs a product of its own.
+Most zero points cost nothing.  The zero point of weights is subtracted from the weights.  The zero point of the input is part of the bias,
+and is the value of padding (`QuantisedConv.offset`).  If the difference of a weight exceeds 8 bits, packed weights hold only a part of
+their zero point; the remaining part, the zero excess, needs another product.
 
-A residual of bytes is added after the conversion to integers, as by onnxruntime; adding it to the int32 sums would drop the first rounding.
+A residual of bytes is added after the conversion to integers, as in onnxruntime; its addition to the int32 sums would skip one rounding.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
 
 @dataclass(frozen=True, eq=False)
 class IntegerProductSpec(ConvSpec):
-    """A product of integers.  The rest of a zero point of the right operand is a product too (`conv_emitter._less`).
+    """A product of integers.  A zero point of the right operand outside the weights is a product (`conv_emitter._zero_point_products`).
 
-    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result of
-    int32, which has none.  zeros_at: DDR blocks of the constants added to all of the right operand, a block of weights of each byte; they
-    lie in L1 in front of weights.
+    right_type: data type of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale; 0 if the
+    result is int32, which has no scale.  zeros_at: DDR block of the constants for the zero point, a block of weights per byte of `zeros`;
+    in L1, these constants lie in front of the weights.
     """
 
     right_type: DataType
@@ -48,7 +49,7 @@ class IntegerProductSpec(ConvSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        """Constants that are added to all of the right operand, as of `negated_bytes`."""
+        """Bytes that are added to all of the right operand, and their type: `negated_bytes` of its zero point."""
         raise NotImplementedError
 
     def operands_of(self, read: DataType) -> ConvOperands:
@@ -77,7 +78,7 @@ class IntegerProductSpec(ConvSpec):
         return *super().sizes(storages), self.products, self.zero_blocks, self.column_blocks
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
-        """Buffers of weights; constants of the right operand are fetched once, so they stay, in one buffer with both chunks."""
+        """Buffers of weights.  Constants for the zero point stay in L1, so they share one buffer with both chunks."""
         slots, size = super().weight_slots(tiling)
         return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
 
@@ -92,7 +93,7 @@ class IntegerProductSpec(ConvSpec):
         return inputs.weights[0] if self.zeros[0] else 0
 
     def column_fetches(self) -> list[Fetch]:
-        """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
+        """Fetches of biases and of scales.  Both are separate, because the biases of a channel part end before the scales begin."""
         if not self.scale_at:
             return super().column_fetches()
         half = self.bias_blocks // 2
@@ -105,7 +106,7 @@ class IntegerProductSpec(ConvSpec):
 
 @dataclass(frozen=True, eq=False)
 class QuantisedConvSpec(IntegerProductSpec):
-    """A convolution of integers.  zero_excess: part of the zero point that packed weights do not hold."""
+    """A convolution of integers.  zero_excess: part of the weights' zero point that packed weights do not hold."""
 
     word: ClassVar[str] = "quantised_conv"
 
@@ -127,7 +128,7 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     @classmethod
     def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
-        """Biases, then scales where sums become something else; 0 of tensors, which have no place yet (`placed`)."""
+        """DDR block of biases, then scales unless the result is the sums; 0 for tensors, whose addresses `placed` sets."""
         if op.of_columns:
             inputs = {port.tensor for port in into.layout.graph.inputs}
             if not inputs.issuperset(op.of_columns) or any(into.layout.placements[name].lanes != y_place.lanes for name in op.of_columns):
@@ -139,7 +140,7 @@ class QuantisedConvSpec(IntegerProductSpec):
         return into.constants.add(f"{op.name}/bias", columns)
 
     def placed(self, address: Callable[[str], int]) -> Self:
-        """Columns that are tensors lie as packed ones do: a value for each lane of the result, one block after the other."""
+        """The operator with addresses of biases and scales that are tensors.  Their layout is that of packed columns."""
         if not (addresses := [address(name) for name in self.quantised.of_columns]):
             return self
         return replace(self, bias_at=addresses[0], scale_at=addresses[1] - addresses[0] if len(addresses) > 1 else 0)
@@ -170,7 +171,7 @@ class QuantisedConvSpec(IntegerProductSpec):
 
 
 def negated_bytes(zero: int) -> tuple[tuple[int, ...], DataType]:
-    """Bytes that add up to -zero, none of them 0, and their type."""
+    """(nonzero bytes that add up to -zero, their data type)."""
     if zero == -128:
         return (128,), DataType.uint8
     parts = (-zero,) if zero <= 128 else (-128, 128 - zero)
@@ -178,7 +179,7 @@ def negated_bytes(zero: int) -> tuple[tuple[int, ...], DataType]:
 
 
 def pack_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
-    """DDR block of a block of weights of each byte; -1 without one.  Raises `UnsupportedError` where these have no L0B to go to."""
+    """DDR block of the constants, a block of weights per byte of `zeros`; -1 without bytes.  Raises `UnsupportedError` without L0B."""
     if zeros and not into.machine.has(Memory.L0B):
         raise UnsupportedError(
             f"{name}: what is left of a zero point comes to L0B; machine {into.machine.name} has none, -128 to 127 or 0 to 255 is supported"
@@ -192,7 +193,7 @@ def as_byte(value: int) -> int:
 
 
 def keeps_sums(y_q: Quantisation | None) -> bool:
-    """Whether the sums themselves leave L0C."""
+    """Whether the result is the int32 sums."""
     return y_q is not None and y_q.dtype == SUMS
 
 

@@ -1,8 +1,8 @@
 """Matrix products of two tensors of integers.
 
-With zero points u of a and v of b, the sum over k of (a - u) * (b - v) is that of a * b, of a * -v and of -u * b, and u * v each time.  The
-first three are products of the matrix unit, of which a constant is one side: -v or -u in every place, a byte or the sum of two.  The last
-is what FIXPIPE adds.  A zero point of 0 costs nothing, one beyond 128 two more products.
+With zero points u of a and v of b, the sum over k of (a - u) * (b - v) is the sum of a * b, a * -v, -u * b and u * v.  The first three are
+products of the matrix unit.  A constant operand has -v or -u in every place: one byte, or the sum of two bytes.  FIXPIPE adds the last
+term.  A zero point of 0 costs no product, a zero point above 128 costs two.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from compiler.ops.quantised_conv import IntegerProductSpec, as_byte, keeps_sums,
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
 
-_MOST_OF_A_PRODUCT = 255 * 255
+_MAX_PRODUCT = 255 * 255
 
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
-    """A product of two integer tensors.  Biases and scales are of one head; all heads share them."""
+    """A product of two integer tensors.  All heads share the biases and scales of one head."""
 
     word: ClassVar[str] = "quantised_matmul"
 
@@ -41,14 +41,12 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
             )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
         summed = fields["k1"] * fields["fractal"].lanes
-        if summed * _MOST_OF_A_PRODUCT > MAX_SUM:
-            raise UnsupportedError(
-                f"operator {op.name!r}: sums of {summed:,} products; {MAX_SUM // _MOST_OF_A_PRODUCT:,} at most are supported"
-            )
-        lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # without a channel
+        if summed * _MAX_PRODUCT > MAX_SUM:
+            raise UnsupportedError(f"operator {op.name!r}: sums of {summed:,} products; {MAX_SUM // _MAX_PRODUCT:,} at most are supported")
+        lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # padding lanes
         (beside,) = (
             op.beside([into.layout.padding[op.a], into.layout.padding[op.b]]) if lanes else (0.0,)
-        )  # `ir.padding` has seen to it that it is one
+        )  # `ir.padding` makes all padding equal
         added = summed * u * v - lanes * int(beside)
         n, zeros = fields["n1"] * fields["fractal"].columns, negated_bytes(v)[0]
         columns = np.full(n, added, np.int32).view(np.uint8)
@@ -72,7 +70,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     @property
     def n1_step(self) -> int:
-        """Of int32 as many as a plane of bytes has: tensors take whole multiples of these, and no tile may lie behind all pixels."""
+        """Step of tiles along n1.  An int32 result steps by the fractals of a plane of bytes: no tile may lie behind all pixels."""
         return max(super().n1_step, self.fractal.lanes // self.fractal.columns)
 
     @cached_property
@@ -81,7 +79,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     @cached_property
     def _left(self) -> tuple[tuple[int, ...], DataType]:
-        """Constants that are added to all of the left operand, as `zeros`."""
+        """Bytes that are added to all of the left operand, and their type; as `zeros`."""
         return negated_bytes(self.quantised.a_q.single(self.name)[1])
 
     @property

@@ -1,16 +1,16 @@
 """Softmax of bytes over the channels, on VECTOR, in onnxruntime's order (`ir.quantised.tables.softmax`).
 
-The greatest byte and the distance from it are found in bytes, which wrap: an exponential is the float32 of a table that the byte x - max
-counts in.  Sums are rounded channel by channel.  Where the machine adds the lanes of a block one after the other, and channels lie in their
-order, that is an instruction for a block; lanes that are no channel are 0 by then.  Elsewhere every lane is added alone: a block that is 1
-there times exponentials, plus what all lanes have so far.  No exponential is below 0, so the new sum is the greatest of the lanes.
+The maximum, and the difference x - max, are computed in bytes, which wrap.  The difference is the index into a table of float32
+exponentials.  Sums are rounded after every channel.  If the machine adds the lanes of a block in order, and the lanes have the order of
+channels, a block is one instruction; its padding lanes are 0.  Else every lane is added separately: exponentials times a block with one 1,
+plus the sum so far.  Exponentials are not negative, so the new sum is the maximum of the lanes.
 
 | constants | blocks | meaning                                                                                                           |
 |-----------|--------|-------------------------------------------------------------------------------------------------------------------|
 | table     | TABLE  | exponentials                                                                                                      |
 | least     | 1      | the least integer of the result in all lanes                                                                      |
-| masks     | MASK   | of each plane of a group with padding lanes: the greatest byte in channels, else the least; 1 in channels, else 0 |
-| lanes     | 8      | where lanes are added alone: a 1 in each lane                                                                     |
+| masks     | MASK   | per padded plane of a group: greatest byte in channels and least byte in padding lanes; 1 in channels, else 0     |
+| lanes     | 8      | if lanes are added separately: block i has a 1 in lane i                                                          |
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import LUT_BLOCKS, REPEAT_BLOCKS, Op, float_bits
 from simulator.npu.parts import BLOCK_BYTES, DataType
 
-_MOST = 1 << 22  # of a value that is rounded
+_MAX_ROUNDED = 1 << 22  # limit of values before rounding
 _F32 = DataType.float32
 TABLE, MASK = WIDE * LUT_BLOCKS, 1 + WIDE
 
 
 @dataclass(frozen=True, eq=False)
 class QuantisedSoftmaxSpec(ProgramSpec):
-    """Softmax over each of so many groups of planes.  channels: of a group.  ordered: blocks of float32 whose lanes the machine adds in
-    their order; 0 where every lane is added alone."""
+    """Softmax over each group of planes.  groups: number of groups.  channels: channels per group.  ordered: float32 blocks per group
+    whose lanes the machine adds in order; 0 if every lane is added separately."""
 
     word: ClassVar[str] = "quantised_softmax"
 
@@ -66,7 +66,7 @@ class QuantisedSoftmaxSpec(ProgramSpec):
         times = np.floor(np.float32(1) / op.y_q.single(op.name)[0])
         entries = exponentials(float(op.x_q.single(op.name)[0]), per_group)
         with np.errstate(over="ignore"):
-            if times >= _MOST or not np.isfinite(entries[-1] * times):
+            if times >= _MAX_ROUNDED or not np.isfinite(entries[-1] * times):
                 raise UnsupportedError(
                     f"operator {op.name!r}: over {per_group} channels with a scale of {op.y_q.scale[0]:.3g}; a larger one is supported"
                 )
@@ -74,7 +74,7 @@ class QuantisedSoftmaxSpec(ProgramSpec):
         is_channel.reshape(-1)[first] = 1
         padded = tuple(np.flatnonzero((is_channel == 0).any(axis=1)).tolist())
         of_x, of_y = np.iinfo(op.x_q.dtype), np.iinfo(op.y_q.dtype)
-        parts = [np.roll(entries, 1), np.full(lanes, of_y.min, of_y.dtype)]  # an equal byte, whose distance is 0, has the last entry
+        parts = [np.roll(entries, 1), np.full(lanes, of_y.min, of_y.dtype)]  # difference 0 is the last entry
         for plane in padded:
             parts += [np.where(is_channel[plane] > 0, of_x.max, of_x.min).astype(of_x.dtype), is_channel[plane]]
         in_order = into.machine.vector.ordered_cycles is not None and (np.diff(first) > 0).all()
@@ -96,7 +96,7 @@ class QuantisedSoftmaxSpec(ProgramSpec):
         return {"groups": self.groups, "channels": self.channels, "gaps": gaps, "ordered": self.ordered}
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """Planes of a group: a tile has one."""
+        """Planes of a tile: one group."""
         return self.planes_together
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
@@ -134,7 +134,7 @@ class QuantisedSoftmaxSpec(ProgramSpec):
                 steps.append((Op.VLANE_ADD, self.ordered * eights, eights))
             else:
                 steps += [(op, self.channels * line, self.channels * of_line) for op in (Op.VMADD, Op.VLANE_MAX)]
-            if not _from_least(self.operator):
+            if not _zero_is_least(self.operator):
                 steps.append((Op.VADDS, 2 * WIDE * plane, 2 * of_plane))
             repeats += count * tiles.images * groups * sum([step_repeats * tiles.cycles[op] for op, step_repeats, _ in steps])
             calls += count * tiles.images * groups * sum([instructions for _, _, instructions in steps])
@@ -145,8 +145,8 @@ class QuantisedSoftmaxSpec(ProgramSpec):
         return None if part is None else replace(part, groups=(last - first) * self.groups // self.y.planes)
 
 
-def _from_least(op: QuantisedSoftmax) -> bool:
-    """Whether the result's zero point is the least integer, so that what is rounded saturates in uint8."""
+def _zero_is_least(op: QuantisedSoftmax) -> bool:
+    """Whether the result's zero point is the least integer; the rounded quotient is then a uint8, which saturates."""
     return bool(op.y_q.single(op.name)[1] == np.iinfo(op.y_q.dtype).min)
 
 
@@ -154,14 +154,14 @@ def _write(
     writer: ProgramWriter, op: QuantisedSoftmax, types: tuple[DataType, DataType], times: float, deep: int, padded: Sequence[int],
     channels: Sequence[int], ordered: int, lane_constants: int,
 ) -> int:  # fmt: skip
-    """Steps of a group; returns the place of its result.
+    """Write the steps of a group; returns the place of its result.
 
-    y = round(e * times / (sum * part)) + zero point.  Where that is the least integer, y = round() counts from it.
+    y = round(e * times / sum) + zero point.  If the zero point is the least integer, y is the rounded quotient as uint8, counted from it.
     """
     source, dtype = types
     x, floats = writer.buffer(Extent(tile=1), dtype=source), writer.buffer(Extent(tile=WIDE))
     top, total = (writer.buffer(Extent(line=1)) for _ in range(2))
-    planes = [range(plane, deep * op.groups, deep) for plane in padded]  # of all groups
+    planes = [range(plane, deep * op.groups, deep) for plane in padded]  # masked planes of all groups
     masks = [TABLE + 1 + MASK * i for i in range(len(padded))]
     # bytes minus their greatest, exponentials
     for of_groups, mask in zip(planes, masks, strict=True):
@@ -182,12 +182,12 @@ def _write(
             writer.step(LANE, Op.VMADD, _F32, total, floats, lanes[channel % _F32.lanes], total, argument=channel // _F32.lanes)
             writer.step(FLAT, Op.VLANE_MAX, _F32, total, total)
     # quotients, bytes again
-    exact = math.frexp(times)[0] == 0.5  # a power of two is the sum's as well as the exponentials'
+    exact = math.frexp(times)[0] == 0.5  # a power of two scales the sum instead of the exponentials
     writer.step(FLAT, Op.VMULS, _F32, total, total, imm=float_bits(1 / times if exact else 1.0))
     if not exact:
         writer.step(FLAT, Op.VMULS, _F32, floats, floats, imm=float_bits(times))
     writer.step(BY_PIXEL, Op.VDIV, _F32, floats, floats, total)
-    if _from_least(op):
+    if _zero_is_least(op):
         writer.step(TO_PLANES, Op.VCONVERT, DataType.uint8, x, floats, imm=int(_F32))
         if dtype != DataType.uint8:
             writer.step(FLAT, Op.VSUB, dtype, x, x, writer.constant(Extent(alike=TABLE)))

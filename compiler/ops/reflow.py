@@ -1,4 +1,4 @@
-"""Reflow on VECTOR: pixels of an image in rows of another length."""
+"""Reflow on VECTOR: the pixels of an image in rows of another length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.npu.isa import Op, float_bits
 
 @dataclass(frozen=True, eq=False)
 class ReflowSpec(OnVector):
-    """A reflow.  before: filled pixels in front of the first one."""
+    """A reflow.  before: number of filled pixels in front of the first input pixel.  fill: value of filled pixels."""
 
     word: ClassVar[str] = "reflow"
 
@@ -30,18 +30,18 @@ class ReflowSpec(OnVector):
         return {"before": self.before}
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        """Moves bring the pixels; VECTOR fills what is in front of them and behind them, in one piece where a tile has nothing else."""
+        """Work of all tiles.  Moves load the pixels.  VECTOR fills pixels before and after them; a tile of fill only is one instruction."""
         total = self.out_h * self.out_w
         moved = min(self.in_h * self.in_w, total - self.before)
-        part = tiles.images * tiles.rows / self.out_h  # images, as far as they are made here
+        image_count = tiles.images * tiles.rows / self.out_h  # number of images that these tiles amount to
         planes, size = self.planes_of_tile(tiles.tiling), tiles.tiling.tile_rows * min(tiles.tiling.tile_columns or self.out_w, self.out_w)
         groups = self.y.planes / planes
         repeats = calls = 0.0
         for zeros in (self.before, total - self.before - moved):
             empty, remaining = divmod(zeros, size)
-            repeats += part * groups * (empty * -(-planes * size // 8) + planes * -(-remaining // 8))
-            calls += part * groups * (empty + planes * (remaining > 0))
-        return VectorWork(repeats * tiles.cycles[Op.VFILL], calls, [part * self.y.planes * moved])
+            repeats += image_count * groups * (empty * -(-planes * size // 8) + planes * -(-remaining // 8))
+            calls += image_count * groups * (empty + planes * (remaining > 0))
+        return VectorWork(repeats * tiles.cycles[Op.VFILL], calls, [image_count * self.y.planes * moved])
 
     @property
     def strip_refusal(self) -> str:

@@ -1,4 +1,4 @@
-"""Emission of a reflow on one block: filled pixels by VECTOR, all others by moves."""
+"""Emission of a reflow on one block: VECTOR writes filled pixels, moves load all other pixels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _VFILL = int(Op.VFILL)
 
 
 class ReflowJob(NamedTuple):
-    """`rows` rows of `width` pixels from row `first_row` on, of an image that is the `pixels` pixels of another after `before` filled ones.
+    """Reflow of output rows [first_row, first_row + rows) of `width` pixels.
 
-    in_first: the pixel of the other that lies at `source.base`.
+    The output is `before` filled pixels, then `pixels` pixels of the input, then filled pixels.  in_first: input pixel at `source.base`.
     """
 
     dtype: int
@@ -28,7 +28,7 @@ class ReflowJob(NamedTuple):
     width: int
     before: int
     pixels: int
-    fill: int  # float32 bits
+    fill: int  # float32 bits of filled pixels
     tile_planes: int
     tile_rows: int
     tile_columns: int
@@ -51,7 +51,7 @@ def emit_reflow(out: Code, cursor: int, job: ReflowJob, source: TilePlace, targe
                 return -1
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
-            first = (job.first_row + r) * job.width + c - job.before  # the other's pixel that belongs at the tile's first place
+            first = (job.first_row + r) * job.width + c - job.before  # input pixel of the tile's first place
             start, stop = max(0, first), min(job.pixels, first + size)
             if start >= stop:
                 cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, slot, -1, -1, -1, 0, 0, planes * size, job.fill)

@@ -63,6 +63,6 @@ KINDS = (
     *(OperatorKind(op, TypedSpec, TileJob, program_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
-JOBS = [*dict.fromkeys(kind.job for kind in KINDS), DepthwiseJob, PoolJob]  # that of depthwise convolutions on VECTOR is a part of `Conv`
+JOBS = [*dict.fromkeys(kind.job for kind in KINDS), DepthwiseJob, PoolJob]  # depthwise convolutions on VECTOR have the graph class `Conv`
 EMITTERS = [*{kind.job: kind.emitter for kind in KINDS}.values(), depthwise_rows, fed_rows]
-"""By the number of their jobs; the last one takes pools that are fed (`segment.pool_fusion`)."""
+"""Emitters in the order of `JOBS`.  The last emitter writes fed pools (`segment.pool_fusion`)."""

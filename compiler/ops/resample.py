@@ -1,4 +1,4 @@
-"""Resampling on VECTOR: images in another size."""
+"""Resampling on VECTOR: resizing of images."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from compiler.target.target_op import EmitInputs, Strip
 from simulator.npu.isa import float_bits
 from simulator.npu.parts import DataType
 
-_NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
+_EMPTY_RUN = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of length 0
 
 
 @dataclass(frozen=True, eq=False)
 class ResampleSpec(OnVector):
-    """A resampling, of columns first and then of rows.
+    """A resampling, first of columns and then of rows.
 
-    columns, rows: `Taps.runs`, empty where every place stays; bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
+    columns, rows: int64 [runs, 7], `Taps.runs`; no runs for the identity.  bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
     """
 
     word: ClassVar[str] = "resample"
@@ -45,23 +45,23 @@ class ResampleSpec(OnVector):
 
     @property
     def weighted(self) -> bool:
-        """Whether a place is the sum of several, so that products need a place of their own."""
+        """Whether any result is a sum of several products, which need a buffer."""
         return bool(self.columns[:, 6].any() or self.rows[:, 6].any())
 
     @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
     def input_rows(self, rows: int) -> int:
-        """The most input rows that `rows` neighbouring rows of the result come from."""
+        """Largest number of input rows under `rows` neighbouring rows of the result."""
         return int(input_rows(self.bounds, rows))
 
     @lru_cache(maxsize=256)  # noqa: B019
     def input_columns(self, columns: int) -> int:
-        """The most columns of input that a tile of so many columns of output comes from."""
+        """Largest number of input columns under a tile of `columns` columns."""
         if columns >= self.out_w:
             return self.in_w
         return int(input_columns(self.columns, columns, self.out_w)) if len(self.columns) else columns
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Input, columns done, rows done, products."""
+        """Blocks of the input, of the image after resampling of columns, of the result, and of products."""
         middle = self.input_rows(rows) * columns if len(self.columns) else 0
         last = rows * columns if len(self.rows) or not len(self.columns) else 0
         return planes * (self.input_rows(rows) * self.input_columns(columns) + middle + last + (max(middle, last) if self.weighted else 0))
@@ -85,8 +85,8 @@ class ResampleSpec(OnVector):
         taps = self.operator.columns.taps[out_columns.start : out_columns.stop]
         columns = Taps(tuple(tuple((source - in_columns.start, weight) for source, weight in place) for place in taps))
         runs = self.columns
-        if len(runs):  # a strip that is filled as a whole has none, which would say that its columns stay
-            runs = columns.runs if len(columns.runs) else _NO_PLACE
+        if len(runs):  # a strip of fill only has no runs; an empty table would mean the identity
+            runs = columns.runs if len(columns.runs) else _EMPTY_RUN
         kernel = replace(self.operator, columns=columns)
         return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, operator=kernel, columns=runs)
 

@@ -1,4 +1,4 @@
-"""Emission of a resampling on one block: columns first, then rows, each run of places one strided operation or a few."""
+"""Emission of a resampling on one block: first columns, then rows.  Each run of results is one strided operation or a few."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ONE = 0x3F800000  # 1.0
 
 
 class ResampleJob(NamedTuple):
-    """`rows` output rows starting at output row `first_row` of the tensor; in_first: the input row at `source.base`.
+    """Resampling of output rows [first_row, first_row + rows).  in_first: input row at `source.base`.
 
-    fill: float32 bits.  filled: 1 where some place has no taps.  widest: the most columns of input that a tile comes from.
+    fill: float32 bits of results without taps.  filled: 1 if there are such results.  widest: largest number of input columns of a tile.
     """
 
     dtype: int
@@ -48,7 +48,7 @@ def _put(
     out: Code, cursor: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, source: int, ss: Axes, weight: int, adds: int,
     product: int,
 ) -> int:  # fmt: skip
-    """target (+)= weight * source over a grid of blocks; `product`: a free place for as many."""
+    """target (+)= weight * source over a grid of blocks.  product: address of a free buffer with the size of the grid."""
     if not adds:
         return grid(out, cursor, _VCOPY if weight == _ONE else _VMULS, dtype, tag, shape, target, ds, source, ss, -1, ss, weight)
     if weight != _ONE:
@@ -77,7 +77,7 @@ def emit_resample(
             x0, x1 = 0, job.in_w
             if across > 1:
                 x0, x1 = (c, c + wide) if not len(columns) else source_columns(columns, c, c + wide)
-            taken, broad = max(0, y1 - y0), x1 - x0  # broad is 0 where a tile's columns are all filled
+            taken, broad = max(0, y1 - y0), x1 - x0  # broad is 0 if all columns of the tile are fill
             x = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
             middle = x + job.tile_planes * in_rows * job.widest

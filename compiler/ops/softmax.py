@@ -1,6 +1,6 @@
 """Float softmax over the channels, on VECTOR.
 
-Sums and maxima go over planes first, then over the lanes of a block, which leaves the result in every lane, ready to be an operand for all
+Sums and maxima go over planes first, then over the lanes of a block.  Every lane then holds the result, so the block is an operand for all
 planes.
 """
 
@@ -22,7 +22,7 @@ from simulator.npu.parts import DataType
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec(ProgramSpec):
-    """exp(x - max) / sum over each of so many groups of planes; a tile is whole groups."""
+    """exp(x - max) / sum over each group of planes; a tile is whole groups.  groups: number of groups."""
 
     word: ClassVar[str] = "softmax"
 
@@ -31,7 +31,7 @@ class SoftmaxSpec(ProgramSpec):
     @classmethod
     def lower(cls, index: int, op: Softmax, into: Lowering) -> Self:
         fields, dtype, padded = into.fields(index, op), into.type_of(op.y), into.padded_planes(op.y)
-        # constants: 0 in lanes that are channels and very negative in padding lanes
+        # constants: 0 in channels, the lowest number in padding lanes
         lowest = float(np.finfo(dtype.storage).min)
         masks_at = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
         writer, size = ProgramWriter(), Extent(plane=int(bool(padded)))

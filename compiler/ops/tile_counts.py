@@ -2,10 +2,10 @@
 
 m, n1, k1: rows, columns in fractals and blocks of k of a tile.
 
-`ops.conv_emitter` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  Tiles of an
-operand that come again *stay* where all of them have a slot: of the operand of the inner loop those of all k and of that loop, of the
-other one those of all k.  Else a tile is loaded wherever another one came between.  The last chunk along an axis, and the last tile in
-it, may be smaller; whether tiles stay is the same in all chunks.
+`ops.conv_emitter` loops over chunks of weights, then over (m, n) tiles in the tiling's order, then over tiles of k.  Reused tiles of an
+operand *stay* if all of them have a slot.  The operand of the inner loop reuses the tiles of all k and of this loop; the other operand
+reuses the tiles of all k.  A tile that does not stay is loaded again unless it is the last loaded tile.  The last chunk along an axis, and
+its last tile, may be smaller; tiles stay in all chunks or in none.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from compiler.target.zero_blocks import Panels, count_loads
 from simulator.npu.cycles import steps
 
 Along = tuple[tuple[int, int], tuple[int, int]]
-Pair = tuple[int, int]  # of the left and the right operand
+Pair = tuple[int, int]  # (number for the left operand, number for the right operand)
 
 
 class Counts(NamedTuple):
-    """Counts of one group.  rows: pixels, padded.  results: tiles that leave L0C.
+    """Counts of one group.  rows: padded pixels.  products: MMADs.  results: tiles that leave L0C.
 
-    loads_a, loads_b: instructions that load L0A and L0B.  moved_a: rows x blocks of k that come to L0A; moved_b: n1 x blocks of k to L0B.
-    blocks: n1 x blocks of k that all rows are multiplied with.
+    loads_a, loads_b: instructions that load L0A and L0B.  moved_a: rows x blocks of k loaded to L0A.  moved_b: n1 x blocks of k to L0B.
+    blocks: n1 x blocks of k that are multiplied with all rows.
     """
 
     rows: int
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
 @njit(cache=True)
 def l0_slot_counts(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair:
-    """Tiles of m rows by k1 blocks that have a slot of L0A at a time, and those of n1 times a fractal's columns that have one of L0B."""
+    """(slots of L0A for tiles of m rows by k1 blocks, slots of L0B for tiles of n1 fractals by k1 blocks)."""
     a, b, _ = l0_blocks(weight_blocks, 0, m, n1, k1)
     of_a, of_b = (a + l0.least_a - 1) // l0.least_a * l0.least_a, (b + l0.least_b - 1) // l0.least_b * l0.least_b
     return max(1, l0.room_a // of_a), max(1, l0.room_b // of_b)
@@ -52,18 +52,18 @@ def l0_slot_counts(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair
 
 @njit(cache=True)
 def tiles_stay(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, room: Pair) -> tuple[bool, bool]:
-    """Whether tiles of either operand stay in L0 until no product of their chunk, or of their row or column of it, needs them any more.
+    """(left, right): whether the tiles of an operand stay in L0 until their last product in the chunk.
 
-    tiles_n, tiles_k: of the first chunk.  room: `l0_slot_counts`.
+    tiles_n, tiles_k: tiles along n and k of the first chunk.  room: `l0_slot_counts`.
     """
     return tiles_k * (tiles_m if n_outer else 1) <= room[0], tiles_k * (1 if n_outer else tiles_n) <= room[1]
 
 
 @njit(cache=True)
 def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay: tuple[bool, bool]) -> Pair:
-    """(left, right): loads of every tile of the left operand into L0A, and of the right one into L0B, in one chunk of weights.
+    """(left, right): loads per tile of the left operand into L0A and of the right operand into L0B, in one chunk of weights.
 
-    Once where tiles stay, or where k is one tile and the other operand's loop is inside or has a single tile too; else for every product.
+    A tile is loaded once if tiles stay, or if k is one tile and the loop of the other operand is inside or is one tile; else per product.
     """
     left_loads = 1 if stay[0] or (tiles_k == 1 and (n_outer == 0 or tiles_m == 1)) else tiles_n
     right_loads = 1 if stay[1] or (tiles_k == 1 and (n_outer == 1 or tiles_n == 1)) else tiles_m
@@ -72,7 +72,7 @@ def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay:
 
 @njit(cache=True)
 def split_axis(length: int, size: int) -> Along:
-    """(size, count) of the whole pieces of an axis, and of the remainder."""
+    """(size, count) of the full pieces of an axis, and (size, count) of the remainder."""
     size = min(size, length)
     remainder = length % size
     return (size, length // size), (remainder, 1 if remainder else 0)
@@ -80,7 +80,7 @@ def split_axis(length: int, size: int) -> Along:
 
 @njit(cache=True)
 def single_piece(length: int) -> Along:
-    """An axis in one piece; `split_axis` divides."""
+    """An axis in one piece, in the form of `split_axis`."""
     return (length, 1), (0, 0)
 
 
@@ -97,13 +97,13 @@ def l0_blocks(weight_blocks: int, sum_blocks: int, m: int, n1: int, k1: int) -> 
 
 @njit(cache=True)
 def partial_blocks(sum_blocks: int, pixels: int, n1: int, tile_m: int) -> int:
-    """Blocks of L0C that partial sums of all pixels take, of one chunk of n1."""
+    """Blocks of L0C for the partial sums of all pixels in one chunk of n1."""
     return (pixels + tile_m - 1) // tile_m * tile_m * n1 * sum_blocks
 
 
 @njit(cache=True)
 def padded_rows(fractal_rows: int, pixels: int, tile: int) -> int:
-    """Rows of all tiles of so many pixels: the last one ends with a fractal, as whole ones do."""
+    """Rows of all tiles of `pixels` pixels; the last tile is padded to whole fractals."""
     even = pixels // tile * tile
     return even + (pixels - even + fractal_rows - 1) // fractal_rows * fractal_rows
 
@@ -112,9 +112,9 @@ def padded_rows(fractal_rows: int, pixels: int, tile: int) -> int:
 def count_chunk(
     tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: int, stay: tuple[bool, bool]
 ) -> tuple[int, int, int, int, int]:
-    """(products, loads of L0A, times of all of the left operand, loads of L0B, times of all of the right one) of one chunk of weights.
+    """(products, loads of L0A, loads per left tile, loads of L0B, loads per right tile) of one chunk of weights.
 
-    copies_k: instructions that bring a row of the left operand's tiles.
+    copies_k: instructions that load a row of the left operand's tiles.
     """
     left_loads, right_loads = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer, stay)
     return tiles_m * tiles_n * tiles_k, left_loads * tiles_m * copies_k, left_loads, right_loads * tiles_n * tiles_k, right_loads
@@ -125,8 +125,8 @@ def count_product(
     fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut,
     room: Pair,
 ) -> Counts:  # fmt: skip
-    """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: where IM2COL ends along k.  room:
-    `l0_slot_counts`."""
+    """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: ends of IM2COLs along k (`ir.im2col`).
+    room: `l0_slot_counts`."""
     tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded_rows(fractal_rows, pixels, tile_m)
     stay = tiles_stay(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
     products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0
@@ -138,7 +138,7 @@ def count_product(
             if not count_k:
                 continue
             count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
-            copies = count_instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
+            copies = count_instructions(cut, start, stop, size_k, tile_k1)  # in all chunks of k
             one, to_a, left_loads, to_b, right_loads = count_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
             start = stop
             products += count * one
@@ -166,7 +166,7 @@ def count_panel_product(
 
 @njit(cache=True)
 def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
-    """Steps of MMAD of all tiles along one axis, the last one the remainder."""
+    """Steps of MMAD of all tiles along one axis, including the remainder."""
     count = length // tile
     remainder = length - count * tile
     return count * steps(tile, axis) + (steps(remainder, axis) if remainder else 0)

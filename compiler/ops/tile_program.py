@@ -1,18 +1,18 @@
-"""Tile programs: the computation of a tile on VECTOR as a table of steps, and the base class of the operators that have one.
+"""Tile programs: the computation of a tile on VECTOR as a table of steps, and the base class of operators with a program.
 
-The records of a program are written by `tile_program_emitter`, whichever operator it is of; its instructions are counted by `count_steps`,
-and UB is sized by the extents of its buffers.
+`tile_program_emitter` writes the records of all programs.  `count_steps` counts their instructions.  The extents of buffers give the size
+of a slot of UB.
 
-A buffer lies in a slot of UB, and a *place* is a buffer, part of one, or constants.  Both are described by an `Extent`: buffers lie behind
-one another, those of all pixels of all planes first, then those of pixels, then those of planes.
+A *place* is a buffer in a slot of UB, a part of a buffer, or constants.  An `Extent` gives the size and the begin of a place.  A slot holds
+buffers with blocks per plane and pixel first, then buffers with blocks per pixel, then buffers with blocks per plane.
 
-| table     | int64          | meaning                                                                                                   |
-|-----------|----------------|-----------------------------------------------------------------------------------------------------------|
-| steps     | [steps, 10]    | mode, opcode, data type, places of the result and of three operands or -1, immediate bits, argument, loop |
-| places    | [places, 9]    | 1 for constants, begin (an `Extent`), extent (without `alike`), data type; inputs come first, in order    |
-| constants | [constants, 5] | block of DDR, begin (blocks for a plane, blocks), size (blocks, blocks for a plane)                       |
+| table     | int64          | columns                                                                                                     |
+|-----------|----------------|-------------------------------------------------------------------------------------------------------------|
+| steps     | [steps, 10]    | mode, opcode, data type, places of the result and of three operands (or -1), immediate bits, argument, loop |
+| places    | [places, 9]    | 1 for constants, begin (an `Extent`), extent (without `alike`), data type; inputs are the first rows        |
+| constants | [constants, 5] | DDR block, begin (blocks per plane, blocks), size (blocks, blocks per plane)                                |
 
-loop: length of a loop over the groups of planes at its last step, -1 at its others, 0 outside of one.
+loop: in the last step of a loop over groups of planes, the number of its steps; -1 in its other steps; 0 outside of loops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from simulator.npu.parts import DataType, Memory
 
 
 class Extent(NamedTuple):
-    """Blocks for a pixel of every plane, for a pixel, for a plane, and others."""
+    """Number of blocks.  tile: per plane and pixel.  line: per pixel.  plane: per plane.  alike: constant."""
 
     tile: int = 0
     line: int = 0
@@ -46,15 +46,15 @@ class Extent(NamedTuple):
         return self.tile * planes * pixels + self.line * pixels + self.plane * planes + self.alike
 
 
-_NOTHING = Extent()
+_EMPTY = Extent()
 
 
 @dataclass(frozen=True, eq=False)
 class TileProgram:
     """Tables of a program.  slot, constant_size: extents of a slot of UB and of all constants.
 
-    inputs: their number.  result: the place that is stored.  together: planes of the result for a plane of the program.  group: planes
-    that a loop goes over at a time, 0 without one.  packed: whether buffers of a smaller tile lie closer to one another.
+    inputs: number of inputs.  result: place that is stored.  together: planes of the result per plane of the program.  group: planes per
+    iteration of a loop, 0 without a loop.  packed: whether a smaller tile has smaller distances between its buffers.
     """
 
     steps: NDArray[np.int64]
@@ -69,18 +69,18 @@ class TileProgram:
     packed: bool
 
     def planes_of(self, place: int) -> int:
-        """Planes of an operand for a plane of the program."""
+        """Planes of an operand per plane of the program."""
         tile, _, plane = self.places[place, EXTENT : EXTENT + 3].tolist()
         return int(tile or plane)
 
     @cached_property
     def operands(self) -> list[tuple[int, bool]]:
-        """Of every input: planes for a plane of the program, and whether it is one pixel."""
+        """(planes per plane of the program, whether the input is one pixel) of every input."""
         return [(self.planes_of(i), not tile) for i, tile in enumerate(self.places[: self.inputs, EXTENT].tolist())]
 
     @property
     def masked(self) -> NDArray[np.bool_]:
-        """Which steps are on one plane."""
+        """bool [steps]: whether a step covers only one plane."""
         return np.isin(self.steps[:, 0], (MASKED, WIDE_MASKED))
 
     @property
@@ -96,7 +96,7 @@ class TileProgram:
 
 
 class ProgramWriter:
-    """Builder of a program; places by number, in the order in which they are asked for."""
+    """Builder of a program.  A place is known by its number, in the order of creation.  together: see `TileProgram`."""
 
     def __init__(self, together: int = 1) -> None:
         self.steps = list[list[int]]()
@@ -106,25 +106,25 @@ class ProgramWriter:
         self._constants = list[tuple[int, ...]]()
 
     def buffer(self, size: Extent, extent: Extent | None = None, dtype: DataType | None = None) -> int:
-        """A place in a new buffer.  extent: of what it holds, if that is less.  dtype: of an input; those come before other places."""
+        """A place in a new buffer.  extent: extent of the place if smaller than `size`.  dtype: type of an input; inputs are made first."""
         self._buffers.append(size)
         self._inputs += dtype is not None
-        return self._placed(len(self._buffers) - 1, 0, _NOTHING, size if extent is None else extent, dtype)
+        return self._placed(len(self._buffers) - 1, 0, _EMPTY, size if extent is None else extent, dtype)
 
     def within(self, place: int, begin: Extent, extent: Extent) -> int:
-        """A place in the buffer of another one."""
+        """A place in the buffer of place `place`."""
         return self._placed(self._places[place][0], 0, begin, extent)
 
-    def constant(self, begin: Extent = _NOTHING, pitch: int = 0) -> int:
-        """A place of constants: one block, or for every plane its own, so many blocks apart."""
+    def constant(self, begin: Extent = _EMPTY, pitch: int = 0) -> int:
+        """A place of constants: one block for all planes, or (pitch > 0) one block per plane, `pitch` blocks apart."""
         return self._placed(-1, 1, begin, Extent(plane=pitch))
 
     def _placed(self, buffer: int, base: int, begin: Extent, extent: Extent, dtype: DataType | None = None) -> int:
         self._places.append((buffer, base, begin, extent, -1 if dtype is None else int(dtype)))
         return len(self._places) - 1
 
-    def fetch(self, source: int, size: Extent, begin: Extent = _NOTHING) -> None:
-        """Constants that come from block `source` of DDR."""
+    def fetch(self, source: int, size: Extent, begin: Extent = _EMPTY) -> None:
+        """Load constants from DDR block `source`."""
         self._constants.append((source, begin.plane, begin.alike, size.alike, size.plane))
 
     def extent(self, place: int) -> Extent:
@@ -134,7 +134,7 @@ class ProgramWriter:
         return place >= 0 and self._places[place][0] >= 0
 
     def step(self, mode: int, op: Op, dtype: DataType, target: int, *sources: int, imm: int = 0, argument: int = 0) -> None:
-        """A step.  imm: bits of its immediate."""
+        """Append a step.  imm: bits of the immediate."""
         operands = (*sources, -1, -1, -1)[:3]
         self.steps.append([mode, int(op), int(dtype), target, *operands, imm, argument, 0])
 
@@ -145,18 +145,16 @@ class ProgramWriter:
         self.steps[-1][9] = length
 
     def mask(self, op: Op, dtype: DataType, target: int, planes: Sequence[int], constant: int, mode: int = MASKED) -> None:
-        """A step on each of some planes."""
+        """Append a step on each plane in `planes`."""
         for plane in planes:
             self.step(mode, op, dtype, target, target, constant, argument=plane)
 
-    def program(self, result: int, constant_size: Extent = _NOTHING, group: int = 0, packed: bool = False) -> TileProgram:
-        begins, slot = dict[int, Extent](), _NOTHING
+    def program(self, result: int, constant_size: Extent = _EMPTY, group: int = 0, packed: bool = False) -> TileProgram:
+        begins, slot = dict[int, Extent](), _EMPTY
         for number, size in sorted(enumerate(self._buffers), key=lambda buffer: (not buffer[1].tile, not buffer[1].line)):
             begins[number] = slot
             slot = _sum(slot, size)
-        rows = [
-            (base, *_sum(begins.get(buffer, _NOTHING), begin), *extent[:3], dtype) for buffer, base, begin, extent, dtype in self._places
-        ]
+        rows = [(base, *_sum(begins.get(buffer, _EMPTY), begin), *extent[:3], dtype) for buffer, base, begin, extent, dtype in self._places]
         return TileProgram(
             np.array(self.steps, np.int64).reshape(-1, 10),
             np.array(rows, np.int64),
@@ -182,7 +180,7 @@ def count_steps(program: TileProgram, planes: int, pixels: int) -> tuple[tuple[t
     for mode, op, _, target, source, *_ in program.steps.tolist():
         extent = Extent(*program.places[target, EXTENT : EXTENT + 3].tolist())
         blocks = program.planes_of(target)
-        if mode in (COPIED, TWICE):  # a repeat for every plane; what is copied is so half by half
+        if mode in (COPIED, TWICE):  # a repeat per plane; COPIED writes the two halves of a pixel separately
             halves = 2 if mode == COPIED else 1
             counts.append((op, halves * planes, halves * -(-planes // MAX_REPEATS)))
         elif mode == FLAT:
@@ -191,7 +189,7 @@ def count_steps(program: TileProgram, planes: int, pixels: int) -> tuple[tuple[t
             counts.append((op, *repeats_along(pixels * blocks, planes)))
         elif mode == PLANES:
             counts.append((op, *repeats_across(planes, pixels, 1)))
-        elif mode == CONVERT:  # a repeat for every second block beside a block
+        elif mode == CONVERT:  # a repeat writes (or reads) two adjacent blocks per block
             repeats, instructions = repeats_along(planes * pixels, 1)
             counts.append((op, repeats * (max(blocks, program.planes_of(source)) // 2), instructions))
         else:
@@ -239,7 +237,7 @@ class ProgramSpec(OnVector):
             steps, instructions = count_steps(self.program, planes // together, tall * wide)
             repeats += count * images * sum([tiles.cycles[op] * step_repeats for op, step_repeats in steps])
             calls += count * images * instructions
-        # a pixel of every plane comes with each tile
+        # inputs of one pixel are loaded with every tile
         one = float(sum([planes * count for planes, *_, count in tiles.output_tiles]) * images)
         return VectorWork(
             repeats, calls, [(one if pixel else tiles.size) * in_planes / together for in_planes, pixel in self.program.operands]

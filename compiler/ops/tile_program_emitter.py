@@ -1,8 +1,8 @@
-"""Emission of tile programs on one block: tiles in, steps on UB, tiles out (`instructions.tiles`); tables are those of `tile_program`.
+"""Emission of tile programs (`tile_program`) on one block: loads of a tile, steps on UB, store of the result (`instructions.tiles`).
 
-Integers are worked on in float32, four blocks beside each other for every block of 32 bytes, which is how VCONVERT has them.  Floats lie in
-planes of their own outside, two (float16) or four (float32) for a plane of bytes, so their blocks are spread among those four, or gathered
-from them.  A pixel of every plane beside an image is in float32 twice, which is what a repeat takes of it.
+Integers are computed in float32.  VCONVERT writes four adjacent float32 blocks per block of 32 bytes.  A tensor of floats has two (float16)
+or four (float32) planes per plane of bytes; SPREAD and GATHER convert between both layouts.  A plane's pixel that is an operand beside an
+image is stored twice in float32, because a repeat reads eight blocks.
 """
 
 from __future__ import annotations
@@ -22,38 +22,44 @@ from simulator.npu.program import Code
 
 FLAT, CONVERT, SPREAD, GATHER, BESIDE, TWICE, COPIED, PLANES, MASKED, LINES, REDUCED, HALVED, SQUARED, COMBINED = range(14)
 BY_LINE, BY_PIXEL, WIDE_MASKED, TO_PIXELS, TO_PLANES, SUMMED, LANE = range(14, 21)
-"""Modes: how a step goes over a tile.
+"""Modes of steps.  Exponentials (`quantised_softmax`) lie [pixels][planes][WIDE]; all other buffers lie [planes][pixels].
 
-FLAT      all blocks of the result, end to end
-CONVERT   block by block, each of which is several beside each other on one side
-SPREAD    planes of floats to blocks beside each other, GATHER back again
-BESIDE    plane by plane, beside constants or one pixel of each
-TWICE     one pixel of every plane, to float32 twice; COPIED: constants, which are float32 already
-PLANES    constants of each plane, plane by plane or eight planes of a pixel at a time
-MASKED    the plane that `argument` counts in all planes, if it is in the tile
-LINES     a block of every pixel, of several that lie beside each other
-REDUCED   all planes to one, each to the result of those before; HALVED: half of them to the other half, and so on
-SQUARED   all planes to the sum of their squares
-COMBINED  every plane with a block of every pixel, on planes or pixels
-
-Of exponentials that lie [pixels][planes][WIDE] (`quantised_softmax`):
-
-BY_LINE   as COMBINED, of bytes, on the fastest axes; BY_PIXEL: of exponentials; WIDE_MASKED: MASKED of exponentials
-TO_PIXELS planes of bytes to exponentials, TO_PLANES back again, pixel by pixel or plane by plane
-SUMMED    lanes of `argument` blocks of each pixel, one after the other; LANE: block `argument` of each pixel times a block
+| mode        | meaning                                                                                                |
+|-------------|--------------------------------------------------------------------------------------------------------|
+| FLAT        | The step takes all blocks of the result as one run.                                                    |
+| CONVERT     | VCONVERT between blocks and several adjacent blocks of a wider type each.                              |
+| SPREAD      | Planes of floats are copied or converted to adjacent float32 blocks.                                   |
+| GATHER      | Adjacent blocks are written to planes of floats, the inverse of SPREAD.                                |
+| BESIDE      | The step runs plane by plane, with operands that are constants or one pixel of the plane.              |
+| TWICE       | One pixel of every plane is converted to float32 and stored twice.                                     |
+| COPIED      | float32 constants of every plane are stored twice, like a pixel.                                       |
+| PLANES      | Every plane has its own constants; a repeat takes one plane or eight planes.                           |
+| MASKED      | The step takes plane `argument` of all planes, if the tile has this plane.                             |
+| LINES       | The step takes one of several adjacent blocks of every pixel.                                          |
+| REDUCED     | All planes are reduced to one plane, plane after plane.                                                |
+| HALVED      | All planes are reduced to one plane: one half is combined with the other half, repeatedly.             |
+| SQUARED     | All planes are reduced to the sum of their squares.                                                    |
+| COMBINED    | Every plane is combined with one block per pixel.                                                      |
+| BY_LINE     | COMBINED of planes of bytes, on the fastest axes.                                                      |
+| BY_PIXEL    | COMBINED of exponentials.                                                                              |
+| WIDE_MASKED | MASKED of exponentials.                                                                                |
+| TO_PIXELS   | Planes of bytes are converted to exponentials.                                                         |
+| TO_PLANES   | Exponentials are converted to planes of bytes.                                                         |
+| SUMMED      | The lanes of the first `argument` blocks of every pixel are added in order.                            |
+| LANE        | Block `argument` of every pixel is multiplied by a constant block and added to the result.             |
 """
-PIXEL_BLOCKS = REPEAT_BLOCKS  # of one pixel in float32
-EXTENT, DTYPE = 5, 8  # columns of the places
-LOOP = 9  # of the steps
+PIXEL_BLOCKS = REPEAT_BLOCKS  # blocks of one pixel of a plane in float32, stored twice
+EXTENT, DTYPE = 5, 8  # columns of `places`
+LOOP = 9  # column of `steps`
 _VCOPY, _VMADD = int(Op.VCOPY), int(Op.VMADD)
 _NONE = (0, 0)
 
 
 class TileJob(NamedTuple):
-    """A program on rows of `width` blocks and `planes` planes of the result, `together` of which are one plane of the program.
+    """A program on `planes` planes of the result, with rows of `width` blocks.
 
-    group: planes of the program that a loop goes over at a time.  consts: UB address of constants, those of all planes or, where they are
-    streamed, those of the tile's.  packed: whether buffers of a smaller tile lie closer to one another.
+    together, group, result, packed: see `TileProgram`.  streamed: whether constants are loaded for the planes of a tile, else for all
+    planes.  consts: UB address of the constants.
     """
 
     dtype: int
@@ -74,10 +80,10 @@ class TileJob(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """Planes [first, first + planes) by `size` pixels of a tile whose first plane is `plane`.
+    """Planes [first, first + planes) by `size` pixels of a tile.  plane: first plane of the tile.  slot, consts: UB addresses.
 
-    most_planes, most_size: those of the largest tile, for which buffers have room.  const_planes, const_first: planes that constants are
-    there for, and which of them is the tile's first one.
+    most_planes, most_size: planes and pixels that buffers have room for.  const_planes: planes with constants in UB.  const_first: index of
+    the tile's first plane among these.
     """
 
     slot: int
@@ -94,7 +100,7 @@ class _Tile(NamedTuple):
 
 @inlined
 def _address(places: Ints, place: int, t: _Tile) -> int:
-    """Address of an operand of a step; -1 without one."""
+    """Address of an operand of a step; -1 for a missing operand."""
     if place < 0:
         return -1
     constant, tile, line, plane, alike, of_tile, _, of_plane, _ = places[place]
@@ -112,7 +118,7 @@ def _broadcast(places: Ints, place: int) -> int:
 
 @inlined
 def _apart(places: Ints, place: int, size: int) -> tuple[int, Steps]:
-    """Blocks of an operand from plane to plane; from block to block, and from eight to the next eight."""
+    """Strides of an operand in blocks: (from plane to plane, (from block to block, from eight blocks to the next eight))."""
     if place < 0:
         return 0, _NONE
     of_tile, of_plane = places[place, EXTENT], places[place, EXTENT + 2]
@@ -183,7 +189,7 @@ def _step(out: Code, cursor: int, tag: int, step: Ints, places: Ints, t: _Tile) 
 def _spread(
     out: Code, cursor: int, tag: int, step: Ints, target: int, source: int, planes: int, size: int, of_target: int, of_source: int
 ) -> int:
-    """Emit planes of floats for one of bytes, to blocks of them that lie beside each other, or from these."""
+    """Emit SPREAD or GATHER.  of_target, of_source: planes per plane of the program."""
     mode, op, dtype, imm = step[0], step[1], step[2], step[7]
     count, wide = (of_source, of_target) if mode == SPREAD else (of_target, of_source)
     for part in range(planes * count):
@@ -197,7 +203,7 @@ def _spread(
 
 @njit(cache=True)
 def _reduce(out: Code, cursor: int, tag: int, step: Ints, target: int, source: int, planes: int, size: int) -> int:
-    """target [size] = all planes of source [planes][size] together; HALVED has room for half of them."""
+    """target [size] = all planes of source [planes][size] reduced.  In mode HALVED, target has room for half of the planes."""
     mode, op, dtype, second = step[0], step[1], step[2], source + size
     if mode == SQUARED:
         cursor = flat(out, cursor, op, dtype, tag, target, source, source, -1, 1, 0, size, 0)
@@ -227,7 +233,7 @@ def _reduce(out: Code, cursor: int, tag: int, step: Ints, target: int, source: i
 
 @njit(cache=True)
 def _exponentials(out: Code, cursor: int, tag: int, step: Ints, target: int, a: int, b: int, t: _Tile) -> int:
-    """Emit a step on exponentials, or on the bytes that they are of."""
+    """Emit a step on exponentials, or on the bytes they are computed from."""
     mode, op, dtype, _, _, _, _, imm, argument, _ = step
     planes, size, spread = t.planes, t.size, WIDE * t.planes
     if mode == BY_LINE:
@@ -242,7 +248,7 @@ def _exponentials(out: Code, cursor: int, tag: int, step: Ints, target: int, a: 
     if mode == LANE:
         one, pitches = (1, 1, 1), (spread, spread, spread)
         return grid_of_three(out, cursor, op, dtype, tag, (size, 1, 1), target, one, a + argument, pitches, b, (0, 0, 0), target, one, imm)
-    # whichever way fills more of an instruction
+    # instructions run along the longer axis, to have full repeats
     by_pixel = size < planes
     count, blocks = (size, planes) if by_pixel else (planes, size)
     bytes_apart, floats_apart = (1, spread) if by_pixel else (size, WIDE)
@@ -267,7 +273,7 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
     steps, places, constants = read_table(work, node, 0, 10), read_table(work, node, 1, 9), read_table(work, node, 2, 5)
     count, across, tile_rows = count_tiles(stop - start, job.tile_rows, job.width, job.tile_columns)
     most_planes, most_size = job.tile_planes // job.together, tile_rows * job.tile_columns
-    # runs of planes, constants of a run, tiles; loads, steps, and the store of a tile
+    # runs of planes: constants of the run, then its tiles; per tile: loads, steps, store
     for p in range(0, job.planes, job.tile_planes):
         first, planes = p // job.together, min(job.tile_planes, job.planes - p) // job.together
         const_planes, const_first = (most_planes, 0) if job.streamed else (job.planes // job.together, first)
@@ -303,7 +309,7 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
                 group_tile = _Tile(slot, most_planes, pixel_room, job.consts, const_planes, const_first, first, group, job.group, size)
                 cursor = _step(out, cursor, job.tag, steps[k], places, group_tile if loop else full_tile)
                 k += 1
-                if loop > 0:  # the next group, if there is one
+                if loop > 0:  # repeat the loop for the next group
                     group = group + job.group if group + job.group < planes else 0
                     k -= loop if group else 0
             result = _address(places, job.result, full_tile)

@@ -1,10 +1,10 @@
-"""Expansion of overlaid weights (`target.weight_expansion`): VECTOR makes fractals in UB, MTE3 brings them to L1, piece by piece.
+"""Expansion of overlaid weights (`target.weight_expansion`): VECTOR writes fractals to UB, MTE3 copies them to L1, piece by piece.
 
-A piece is some n1 by some *steps*, blocks of k of one group or of several.  In the slot of UB it is [steps][n1][16].  Every run of columns
-has records of its own: where few columns of a group lie in a fractal, of up to 8 columns, repeated for steps; else of up to 8 steps,
-repeated for columns, or of 8 columns, repeated for those behind them, step by step, where that takes VECTOR less time.
+A piece is some n1 by some *steps*; a step is a block of k of one group.  A slot of UB holds a piece as [steps][n1][16].  Every run of
+columns has separate records.  If a group has few columns in a fractal, a repeat takes up to 8 columns, and repeats run over steps.  Else a
+repeat takes up to 8 steps, and repeats run over columns.  If VECTOR is faster with repeats of 8 columns of one step, records take these.
 
-In L1 a piece lies as weights do, or packed (`target.zero_blocks`): then each panel that it has a part of is a copy.
+L1 holds a piece in the layout of dense weights, or packed (`target.zero_blocks`) with one copy per panel.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code
 
-OVERLAID_BLOCKS = 1152  # that come at a time where all of the weights are expanded at once
+OVERLAID_BLOCKS = 1152  # blocks per load, if all weights are expanded at once
 _MIN, _BYTES = int(Op.VMIN), int(DataType.uint8)
 
 
 class ExpansionJob(NamedTuple):
-    """Parameters of the expansion of an operator's weights; overlaid: 0 without one.
+    """Parameters of the expansion of an operator's weights; `overlaid` is 0 without an expansion.
 
-    overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0,
-    overlaid_1, expanded_0, expanded_1: blocks of UB; overlaid blocks take turns in two places unless they stay.  room: blocks of a slot
-    of expanded ones.  resident_overlays: streamed weights are there as overlaid blocks from the first node on.  startup: see
-    `Expansion`.  packed: whether weights lie so in L1, by tiles of tile_n1 by tile_k1.
+    overlaid, masks, planes, taps, startup: see `Expansion`.  across: whether a repeat takes several columns, else several steps.
+    masks_at: UB block of the masks.  overlaid_0 to expanded_1: UB blocks of two slots of overlaid blocks and two slots of expanded blocks.
+    room: blocks of a slot of expanded blocks.  resident_overlays: whether overlaid blocks of streamed weights stay in UB.
+    packed: whether weights in L1 are packed, by tiles of tile_n1 by tile_k1.
     """
 
     overlaid: int = 0
@@ -55,7 +55,7 @@ class ExpansionJob(NamedTuple):
 
 @njit(cache=True)
 def overlaid_steps(overlaid: int, k1: int) -> int:
-    """Steps whose overlaid blocks come at a time where all are expanded at once: whole groups, or a part of one."""
+    """Steps per load of overlaid blocks, if all weights are expanded at once: steps of whole groups, or of a part of a group."""
     max_steps = max(1, OVERLAID_BLOCKS // overlaid)
     if max_steps >= k1:
         return max_steps // k1 * k1
@@ -65,7 +65,7 @@ def overlaid_steps(overlaid: int, k1: int) -> int:
 @compile_once
 @njit(cache=True)
 def load_overlaid(out: Code, cursor: int, job: ExpansionJob, tag: int, parity: Ints, source: int, blocks: int) -> tuple[int, int]:
-    """Overlaid blocks from DDR; returns the next row as `expand_all` does, and where they are in UB."""
+    """Load overlaid blocks from DDR; returns (next row, or -1 if `out` is too short; UB block of the overlaid blocks)."""
     if cursor >= out.shape[0]:
         return -1, 0
     place = job.overlaid_1 if parity[OVERLAID_SLOT] else job.overlaid_0
@@ -79,7 +79,7 @@ def expand_all(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
     target: int,
 ) -> int:  # fmt: skip
-    """Expand all weights, from DDR to L1.  Returns the next row, or -1 where `out` is too short."""
+    """Expand all weights, from DDR to L1.  Returns the next row, or -1 if `out` is too short."""
     steps = overlaid_steps(job.overlaid, k1)
     some = max(1, steps // k1)
     places = pack_panels(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
@@ -108,11 +108,10 @@ def expand(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
     k_start: int, k_size: int, n_start: int, n_size: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
-    """Expand n1 and steps from n_start and k_start on, of consecutive groups (one, unless `across`), to L1.
+    """Expand n_size n1 and k_size steps of consecutive groups (one group unless `across`) to L1.
 
-    overlaid: where the first step's blocks are in UB.  row, group_pitch: L1 blocks from an n1, from a group, to the next.
-    needed: see `emit_conv`; what is not multiplied is not made where steps are taken together.  places: `packed` from target on, or of no
-    size.
+    overlaid: UB block of the first step.  row, group_pitch: L1 blocks from n1 to n1, and from group to group.  needed: see `emit_conv`;
+    unless `across`, steps without needed blocks are skipped.  places: `pack_panels` of packed weights, else of size 0.
     """
     deep = 1 if job.across else min(REPEAT_BLOCKS, k_size)
     wide = min(n_size, max(1, job.room // (deep * COLUMNS)))
@@ -124,7 +123,7 @@ def expand(
         while group < groups:
             stop = k_size
             if needed.size and not job.across:
-                k, stop = _made(needed, n_start + n, columns, k_start, k, k_size, deep)
+                k, stop = _next_needed(needed, n_start + n, columns, k_start, k, k_size, deep)
                 if k == stop:
                     break
             together = max(1, min(deep // k_size, groups - group)) if job.across and k == 0 else 1
@@ -142,8 +141,8 @@ def expand(
 
 
 @njit(cache=True)
-def _made(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int, deep: int) -> tuple[int, int]:
-    """[first, stop) of the next steps from k on, at most `deep`, that any of `columns` n1 from n on needs; empty at the end."""
+def _next_needed(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int, deep: int) -> tuple[int, int]:
+    """Next needed steps [first, stop) from k on, at most `deep`, for any n1 in [n, n + columns); empty without further needed steps."""
     stop = k_size
     while k < k_size and not needed[n : n + columns, k_start + k].any():
         k += 1
@@ -160,11 +159,11 @@ def _piece(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
     k: int, size: int, n1: int, columns: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
-    """Expand `size` steps from step k on of each group; several groups are whole ones."""
+    """Expand steps [k, k + size) of each group; several groups are expanded with all their steps."""
     place = job.expanded_1 if parity[EXPANDED_SLOT] else job.expanded_0
     parity[EXPANDED_SLOT] ^= 1
     pitch, begin, steps = columns * COLUMNS, n1 * COLUMNS, groups * size
-    # overlaid blocks and masks of a run of columns have constant steps, so records cover several at a time
+    # overlaid blocks and masks of a run of columns have constant strides, so a record covers several of them
     for r in range(runs.shape[0]):
         first, count, s, s_step, m, m_step = runs[r]
         a, b = max(first, begin), min(first + count, begin + pitch)
@@ -180,7 +179,7 @@ def _piece(
                     m + plane * job.masks + c * m_step,
                     0,
                     min(job.taps - tap, steps - t),
-                )  # steps: their masks are equally far apart
+                )  # alike: steps whose masks have a constant stride
                 if job.planes == 1:
                     alike = steps - t
                 elif job.taps == 1:
@@ -195,7 +194,7 @@ def _piece(
                 else:
                     some, wide = min(REPEAT_BLOCKS, alike), min(MAX_REPEATS, b - a - c)
                     full, remainder = wide // REPEAT_BLOCKS, wide % REPEAT_BLOCKS
-                    # steps or columns as the blocks of a repeat, whichever takes VECTOR less time
+                    # a repeat takes columns or steps, whichever needs less time on VECTOR
                     if some * (full + (remainder > 0) + job.startup * ((full > 0) + (remainder > 0))) < wide + job.startup:
                         some = 1
                         if full:
@@ -215,7 +214,7 @@ def _piece(
                             m_step, 0, 0, 0,
                         )  # fmt: skip
                 t += some
-    # out of the slot of UB: by panels, or with the pitch of dense weights
+    # from UB to L1: by panels, or with the pitch of dense weights
     if places.size:
         return _packed_piece(out, cursor, job, needed, places, tag, place, k, size, n1, columns, target)
     if groups == 1:

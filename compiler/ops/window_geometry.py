@@ -1,4 +1,4 @@
-"""Geometry of sliding windows in strips and tiles: their padding on both sides of a strip, and the pixels that they cover."""
+"""Geometry of sliding windows in strips and tiles: padding on both sides of a strip, and pixels under the windows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Sliding = Convolution | Pooling
 
 
 def padded_columns(operator: Sliding, in_columns: Rows, out_columns: Rows) -> Pads:
-    """Padding of columns `out_columns` of the result, which read columns `in_columns` of the input."""
+    """Padding for result columns `out_columns`, which read input columns `in_columns`."""
     _, stride, _, pad = operator.window(COLUMNS)
     return _behind(operator, in_columns.start - (out_columns.start * stride - pad), in_columns, out_columns)
 
 
 def all_padding(operator: Convolution, in_columns: Rows, out_columns: Rows) -> Pads | None:
-    """Padding of windows that see nothing else, all in front of the image; None if no field holds so much."""
+    """Padding of windows that cover only padding, all in front of the image; None if it exceeds its field."""
     size, stride, dilation, _ = operator.window(COLUMNS)
     before = (out_columns.size - 1) * stride + (size - 1) * dilation + 1
     return _behind(operator, before, in_columns, out_columns) if before <= MAX_WINDOW else None
@@ -44,13 +44,13 @@ class SlidingSpec(OnVector):
 
     @property
     def geometry(self) -> dict[str, int]:
-        """Fields of a job with the positions of windows."""
+        """Fields of a job for the positions of windows."""
         (kh, kw), (sh, sw), (pad_top, pad_left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
         image = {"in_h": self.in_h, "in_w": self.in_w, "out_w": self.out_w}
         return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": pad_top, "pad_left": pad_left}
 
     def wide(self, columns: int) -> int:
-        """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
+        """Columns of the image under a tile of `columns` result columns; whole rows if the tile has all columns."""
         pool = self.operator
         return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * pool.stride[1] + pool.kernel[1])
 
@@ -60,7 +60,7 @@ class SlidingSpec(OnVector):
         return float(self._window_rows(tiles.heights, tiles.tiling.tile_rows)) * columns * self.y.planes * tiles.images
 
     def _window_rows(self, heights: Heights, tile: int) -> int:
-        """Rows of the input that all tiles read, of at most so many rows each."""
+        """Rows of the input that all tiles read.  tile: rows of a full tile."""
         stride, kernel, rows = self.operator.stride[0], self.operator.kernel[0], 0
         for high, count in heights:
             full_tiles, remainder = divmod(high, tile)
