@@ -25,7 +25,7 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"target_graph", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
-    ("compiler/ops/quantised_avg_pool.py", "_LEAST"): "pixels that are added at a time",
+    ("compiler/ops/quantised_avg_pool.py", "_MIN_CHUNK_PIXELS"): "pixels that are added at a time",
     ("compiler/ops/depthwise_emitter.py", "_tiles"): "records to spare",
     ("compiler/ops/pool_emitter.py", "_ROOM"): "records",
     ("compiler/autoplan.py", "_BEGUN"): "operators of a segment",
@@ -49,7 +49,7 @@ OTHERS = {
     ("compiler/ops/depth_to_space_emitter.py", "_ROOM"): "records",
     ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
     ("compiler/space/gene.py", "ahead_sizes"): "KiB that a gene names",
-    ("compiler/ops/affine_to_matmul.py", "_EACH"): "candidates in a channel",
+    ("compiler/ops/affine_to_matmul.py", "_CANDIDATES"): "candidates in a channel",
     ("compiler/schedule/list_scheduler.py", "order_records"): "reads that there is room for",
     ("compiler/planner/split_rules.py", "_MOST_INPUTS"): "input passes",
     ("compiler/target/capabilities.py", "MAX_SLOTS"): "slots of a memory",
