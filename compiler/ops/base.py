@@ -26,6 +26,7 @@ from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import EmitInputs, TargetOp, UbBuffers, round_up
 from compiler.target.weights import pack_lanes
+from simulator.kernel_addresses import record_row
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import FRACTALS, DataType, Memory
@@ -208,7 +209,7 @@ class OnVector(TargetOp):
 
     def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[Any, ...]], NDArray[np.int64]]:
         job = self.job(inputs)
-        return type(job), np.array(job, np.int64)
+        return type(job), record_row(job)
 
     # cost
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from compiler.ops.window_geometry import SlidingSpec
 from compiler.plan.plan import VectorTiling
 from compiler.target.capabilities import least_ub_blocks
 from compiler.target.target_op import EmitInputs
-from simulator.kernel_addresses import record_row
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.parts import DataType
@@ -216,9 +215,6 @@ class AverageSpec(SlidingSpec):
             factors=MeanFactors(*map(float_bits, factors)),
             tile_planes=self.planes_of_tile(inputs.tiling),
         )
-
-    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[Any, ...]], NDArray[np.int64]]:
-        return AverageJob, record_row(self.job(inputs))
 
     def tables(self) -> list[NDArray[np.int64]]:
         """Table int64 [values + 1, CLASS], indexed by the number of values in a window.  Columns: this number as float32 bits; 1 if the
