@@ -138,17 +138,20 @@ def test_a_lease_that_nobody_renews_is_taken(tmp_path: Path) -> None:
     """As of a process that was killed, on another computer, with another clock."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
     killed = subprocess.Popen([sys.executable, "-c", WORKER.replace("0.4", "600")], env=env, stdout=subprocess.PIPE)
-    while not (leases := list(tmp_path.rglob("*.lease"))):
+    # the file is there before its owner is written in it
+    while not any(socket.gethostname() in lease.read_text() for lease in tmp_path.rglob("*.lease")):
+        assert killed.poll() is None
         time.sleep(0.05)
     killed.kill()
     killed.communicate()
-    leases[0].write_text(leases[0].read_text().replace(socket.gethostname(), "elsewhere"))
-    os.utime(leases[0], (2e9, 2e9))
+    (lease,) = tmp_path.rglob("*.lease")
+    lease.write_text(lease.read_text().replace(socket.gethostname(), "elsewhere"))
+    os.utime(lease, (2e9, 2e9))
     began = time.monotonic()
     told = subprocess.run([sys.executable, "-c", WORKER], env=env, capture_output=True, text=True, check=True).stdout
     assert told.startswith("1 ")
     assert _PATIENCE_S <= time.monotonic() - began < 3 * _PATIENCE_S
-    assert not leases[0].exists()
+    assert not lease.exists()
 
 
 def test_where_files_cannot_be_made_everybody_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
