@@ -65,7 +65,6 @@ from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose_segments
 from tuner.search.hill_climb import grow_children
-from tuner.search.island_state import unpack_island
 from tuner.search.knowledge import Knowledge
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,7 +90,6 @@ class Window:
     driver_s: float = 0.0
     workers_s: float = 0.0
     findings: list[list[bytes]] = field(default_factory=list)
-    states: list[bytes] = field(default_factory=list)
     rows: bytes = b""
 
     def run(self, spec: SearchSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
@@ -100,18 +98,18 @@ class Window:
         with TemporaryDirectory() as name:
             folder = Path(name)
             (folder / ".tmp").mkdir()
-            schedule = EpochSchedule([b""] * config.islands)
+            schedule = EpochSchedule(config.search.shards, config.search.behind)
             budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
             with RunLog(LocalPath(folder), REAL, spec.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
                 marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
 
                 def committed(findings: bytes) -> None:
-                    epoch, island = schedule.frontier
-                    if island == 1 or schedule.islands == 1 or len(self.findings) == 0:
+                    epoch, shard = schedule.frontier
+                    if shard == 1 or schedule.shards == 1 or len(self.findings) == 0:
                         self.findings.append([])
                     self.findings[-1].append(findings)
-                    if island == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
+                    if shard == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
                         log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
                         marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.counted.tasks))
                     if len(marks) == 2:
@@ -122,7 +120,6 @@ class Window:
                 conductor.run()
                 self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
                 self.begun_s, self.tasks = marks[0][0], int(tasks)
-                self.states = list(schedule.states)
             conditions = np.stack(list(conditions_of(spec.target_graph, levels).values()))
             seqs = first(ledger.numbers, self.tasks)
             self.rows = pack_rows(rows_of_search(LocalPath(folder), spec.origin.run, seqs, conditions))
@@ -226,18 +223,17 @@ class Scorer:
         assert isinstance(trained, TrainingOutcome)
         self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
         self.known: Knowledge = self.job_runner.known
-        self.island = unpack_island(window.states[0])
 
     def context(self) -> SearchContext:
         rules = self.job_runner.rules
-        return SearchContext(rules, self.known, 0, EVOLVING, self.job_runner.predictors)
+        return SearchContext(rules, self.known, 0, EVOLVING, 0, self.job_runner.predictors)
 
     def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
         return [self.job_runner.evaluator.measure(request) for request in requests]
 
     def genes_per_s(self, seconds: float) -> float:
         """Genes scored per second of CPU time, none of them seen before."""
-        rules, table, rng = self.job_runner.rules, self.known.table, self.island.rng
+        rules, table, rng = self.job_runner.rules, self.known.table, np.random.default_rng(0)
         segmentations = [found[0] for level in range(len(rules.levels)) if (found := table.segmentation(level)) is not None]
         seen: set[Any] = set()
 
@@ -265,7 +261,7 @@ class Scorer:
                 tried.extend(request for request in requests if request.kind == "program")
                 return self._measure(requests)
 
-            run_to_end(grow_children(self.context(), self.island, 1, next(turn), ()), measure)
+            run_to_end(grow_children(self.context(), 1, next(turn), ()), measure)
             return len(tried), time.process_time() - begin
 
         return _rate(score, seconds)

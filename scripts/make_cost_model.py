@@ -31,7 +31,7 @@ from simulator.npu.machine_file import load_machine, preset_names
 from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compress_model
 
 ROOT = Path(__file__).resolve().parents[1]
-FEW = ("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.islands=1", "search.generation=2")
+FEW = ("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.lag=0", "search.generation=2")
 
 
 class Item(NamedTuple):

@@ -1,13 +1,12 @@
 """Strategies to compare ours with: random, evolution, simulated annealing and Optuna's TPE, over any space to draw from and to change.
 
 Each is a walk: points one after another, of which it hears how slow they are.  All start at the same point and know nothing else.  A walk
-is a strategy (`tuner.search.strategy`) by replay: what it heard is its state, so in every epoch it goes the same way again as far as that
-takes it, and a few points further.  A repeat is not measured again.
+is a strategy (`tuner.search.strategy`) by replay: every job goes the same way again as far as measured programs take it, and a few points
+further.  A repeat is not measured again.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from bisect import insort
@@ -23,7 +22,6 @@ from tuner.cost_model.interface import Predictor
 from tuner.measure.request import Request
 from tuner.search.ask_tell import Asking
 from tuner.search.knowledge import Knowledge
-from tuner.search.population import Individual
 from tuner.search.strategy import SearchStrategy, StrategyContext
 
 P = TypeVar("P", bound=Hashable)
@@ -33,7 +31,7 @@ Points: TypeAlias = Generator[P, float | None, None]
 Rng = np.random.Generator
 POPULATION, TOURNAMENT, CROSSOVER, AGAIN, MOST_MOVES = 32, 3, 0.3, 0.7, 4  # those of configs/tune/default.yaml
 HOT, COLD, COOLING = 0.15, 0.005, 256  # octaves that annealing takes for a small loss, at the start and after so many steps
-EPOCH = 32  # points of an epoch: each goes the whole way again
+EPOCH = 32  # new points of a job: each goes the whole way again
 REPEATS = 64 * 256  # on the whole way, after which a walk that only repeats itself is stopped
 
 
@@ -60,14 +58,12 @@ class Space(Protocol[P]):
 
 
 class Walk(ABC):
-    """A `SearchStrategy`.  heard: of every point that is not a repeat, in their order."""
+    """A `SearchStrategy`: needs all results of earlier jobs, so `search.lag=0`."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
-    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
+    def __init__(self, context: StrategyContext) -> None:
         self.context = context
-        self.heard: list[float | None] = [] if state is None else json.loads(state)
-        self.began: Sequence[Individual] = ()
 
     @abstractmethod
     def points(self, space: Space[Any], seed: int) -> Points[Any]:
@@ -77,35 +73,27 @@ class Walk(ABC):
         return space_of(self.context.target_graph)
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
-        """Only of the program that was measured first: it goes by what it heard."""
+        """Only programs count."""
         del models
-        self.began = known.elites.get(0, ())
+        self.known = known
 
     def ask(self, epoch: int) -> Asking[None]:
         space = self.space()
-        walk, known = self.points(space, self.context.seed + 1000 * self.context.island), dict[Hashable, float | None]()
-        end, repeats, point = len(self.heard) + EPOCH, 0, next(walk)
+        walk, cycles_of = self.points(space, self.context.seed), dict[Hashable, float | None]()
+        new, repeats, point = 0, 0, next(walk)
         while repeats < REPEATS:
-            if point in known:
+            if point in cycles_of:
                 repeats += 1
             else:
-                if len(known) == end:
-                    return
-                if len(known) == len(self.heard):
-                    genome = space.genome(point)
-                    cycles = next((each.cycles for each in self.began if each.genome == genome), None)
-                    if cycles is None:
-                        (found,) = yield [Request("program", genome)]
-                        cycles = found.cycles
-                    self.heard.append(None if cycles is None else float(np.log2(cycles[0])))
-                known[point] = self.heard[len(known)]
-            point = walk.send(known[point])
-
-    def elites(self) -> Sequence[Individual]:
-        return ()
-
-    def state(self) -> bytes:
-        return json.dumps(self.heard).encode()
+                genome = space.genome(point)
+                if not self.known.measured(genome):
+                    if new == EPOCH:
+                        return
+                    new += 1
+                    yield [Request("program", genome)]
+                cycles = self.known.program_cycles(genome)
+                cycles_of[point] = None if cycles is None else float(np.log2(cycles[0]))
+            point = walk.send(cycles_of[point])
 
 
 class Random(Walk):

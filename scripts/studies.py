@@ -346,7 +346,7 @@ def changed(machine: str, changes: str) -> str:
 @cache
 def _warm() -> None:
     """Load or compile kernels, so that it is no time of a search."""
-    tuner.Search("made:mobilenet_v2-small", "edge", ("segments.measured=8", "segments.candidates=16"), candidates=2).run()
+    tuner.Search("made:mobilenet_v2-small", "edge", ("segments.measured=2", "segments.candidates=4"), candidates=2).run()
 
 
 @lru_cache(maxsize=4)

@@ -82,7 +82,7 @@ def curves(part: str, whole: bool, pair: Pair) -> Iterator[Row]:
 
 def arms(ours: float) -> dict[str, Arm]:
     """ours: programs of our search for each measured candidate; more than enough, an epoch measures several times as many segments."""
-    others = {name: Arm(("use.islands=false",), levels=(LEVEL,), strategy=strategy) for name, strategy in STRATEGIES.items()}
+    others = {name: Arm(("search.lag=0",), levels=(LEVEL,), strategy=strategy) for name, strategy in STRATEGIES.items()}
     return {OURS: Arm(times=ours, levels=(LEVEL,)), **others}
 
 

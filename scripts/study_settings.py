@@ -28,7 +28,8 @@ SWITCHED = {
     "no segmentations": ("use.segmentations=false",),
     "no cost model": ("use.cost_model=false",),
     "no packaged model": ("use.packaged_model=false",),
-    "no islands": ("use.islands=false", "search.generation=8"),  # as many programs, and so segments for each, in an epoch
+    "no lag": ("search.lag=0",),
+    "a lag of 64": ("search.lag=64",),
     "the file's order": ("search.order=file",),
     "no sliding windows": ("use.window=false",),
     "no halo cache": ("use.halo_cache=false",),

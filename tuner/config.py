@@ -35,11 +35,8 @@ class _Section(BaseModel):
 
 class SearchSettings(_Section):
     strategy: Annotated[str, Field(min_length=1)]
-    population: Annotated[int, Field(ge=2)]
-    islands: PositiveInt
-    exchange_every: PositiveInt
+    lag: Count
     generation: PositiveInt
-    elites: PositiveInt
     changes: Count
     proposed: Rate
     order: Order
@@ -55,11 +52,15 @@ class SearchSettings(_Section):
             raise ValueError("an empty list; null takes all moves")
         return moves
 
-    @model_validator(mode="after")
-    def _elites_fit(self) -> Self:
-        if self.elites > self.population:
-            raise ValueError(f"elites: {self.elites} of a population of {self.population}")
-        return self
+    @property
+    def shards(self) -> int:
+        """Shards of an epoch: a job lacks those of the epoch before and of its own, so fewer than `lag`."""
+        return max(1, self.lag // 2)
+
+    @property
+    def behind(self) -> int:
+        """Complete epochs that a job lacks."""
+        return int(self.lag > 1)
 
 
 class Segments(_Section):
@@ -99,7 +100,6 @@ class Use(_Section):
     segmentations: bool
     cost_model: bool
     packaged_model: bool
-    islands: bool
     window: bool
     block_fusion: bool
     cores: bool
@@ -222,11 +222,6 @@ class TuneConfig(_Section):
         if self.target.name != NPU and self.runner.name != BUILT_IN:
             raise ValueError(f"runner.name: {self.runner.name!r} runs programs of the NPU, and target.name is {self.target.name!r}")
         return self
-
-    @property
-    def islands(self) -> int:
-        """Number of islands."""
-        return self.search.islands if self.use.islands else 1
 
     @property
     def digest(self) -> str:

@@ -59,7 +59,7 @@ from tuner.zoo.load import open_network
 class SearchResult:
     """Result of a search.  target_graph: in the search's order.  best, baselines: see `SearchEnd`.
 
-    knowledge: results of all segments that its islands know.  log_rows, task_rows: same rows as in `RUN/log` and `RUN/tasks`.
+    knowledge: results of all segments and programs.  log_rows, task_rows: same rows as in `RUN/log` and `RUN/tasks`.
     timed: whether a target other than the NPU timed.
     """
 

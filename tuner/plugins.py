@@ -46,7 +46,7 @@ STRATEGIES = PluginKind(
     "--strategy",
     {"segmentation": "tuner.search.segmentation:Segmentation"},
     "a SearchStrategy (tuner.search.strategy)",
-    ("version", "tell", "ask", "elites", "state"),
+    ("version", "tell", "ask"),
     a_class=True,
 )
 COST_MODELS = PluginKind(

@@ -225,9 +225,9 @@ def _searched(
         said = folder.identity.warm_start
         begin, model = None if given is None and not champions else first, None if prior is None else prior.model
         run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing)
-        idle = jobs.workers - run.schedule.islands
+        idle = jobs.workers - run.schedule.most_jobs
         if idle > 0 and not request.quiet:
-            around.say(f"{idle} of {jobs.workers} workers are idle: each of the {run.schedule.islands} islands (search.islands) uses one")
+            around.say(f"{idle} of {jobs.workers} workers are idle: {run.schedule.most_jobs} jobs run at a time (search.lag)")
         with run.progress():
             run.search_until_spent()
     return run

@@ -32,7 +32,7 @@ from tuner.summary import DisplacedSummary, LevelSummary, RobustSummary, Summary
 
 SETTINGS = {
     "model": {"min_rows": 20, "rounds": 10}, "segments": {"measured": 6, "candidates": 10},
-    "search": {"generation": 4, "islands": 1}, "use": {"cost_model": True},
+    "search": {"generation": 4, "lag": 0}, "use": {"cost_model": True},
 }  # fmt: skip
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for part, values in SETTINGS.items() for key, value in values.items() for word in ("--set", f"{part}.{key}={value}"))

@@ -22,7 +22,7 @@ from tuner.testing.target import TargetContract
 
 PAGE = ROOT / "docs/targets.md"
 NAME = "estimate:Estimate"
-FEW = ("use.cost_model=false", "segments.measured=8")
+FEW = ("use.cost_model=false", "segments.measured=2")
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_run_is_searched_with_it(files: Path, monkeypatch: pytest.MonkeyPatch,
     assert "of another runner" in " ".join(quick(model, files / "NEXT", 4, *FEW, warm_start=(run,)).warm_start)
     capsys.readouterr()
     words = ["tune", str(model), "--machine", "edge", "--target", NAME, "--backend", "serial", "--candidates", "4", "--out"]
-    assert main([*words, str(files / "CLI"), "--set", "segments.measured=2"]) == 0
+    assert main([*words, str(files / "CLI"), "--set", "segments.measured=1"]) == 0
     assert f"searched with target {NAME}, which says none " in capsys.readouterr().out
 
 

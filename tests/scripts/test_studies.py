@@ -373,9 +373,9 @@ def test_settings_are_compared_pair_by_pair(tmp_path: Path) -> None:
 
 
 def test_settings_have_their_own_budget_and_clock(tmp_path: Path) -> None:
-    words = ("--seeds", 1, "--candidates", 6, "--settings", "search.islands=2 budget.candidates=3")
+    words = ("--seeds", 1, "--candidates", 6, "--settings", "search.lag=4 budget.candidates=3")
     rows, _ = study("settings", tmp_path, "conv_chain", *words)
-    assert {(row["settings"], row["programs"]) for row in rows} == {("default", 6), ("search.islands=2 budget.candidates=3", 3)}
+    assert {(row["settings"], row["programs"]) for row in rows} == {("default", 6), ("search.lag=4 budget.candidates=3", 3)}
     assert all(row["cpu_s"] > 0 for row in rows)
     slower, _ = study("settings", tmp_path, "conv_chain", *words, "--clock", "edge:ddr.latency_cycles=2000")
     assert all(late["cycles"] > row["cycles"] for late, row in zip(slower, rows, strict=True))
@@ -390,11 +390,6 @@ def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
     (tmp_path / "same.yaml").write_text("budget: {candidates: 9}\n")
     with pytest.raises(BadInputError, match="changes nothing"):
         differences(str(tmp_path / "same.yaml"))
-
-
-def test_one_island_makes_as_many_programs_per_epoch() -> None:
-    default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
-    assert one.generation == default.islands * default.generation
 
 
 @pytest.mark.parametrize("name", study_settings.SWITCHED)

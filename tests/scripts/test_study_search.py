@@ -149,4 +149,4 @@ class TestEvolution(StrategyContract):
 
     strategy = search_strategies.Evolution
     candidates = 40  # more than an epoch's
-    settings = ("search.islands=2",)
+    settings = ("search.lag=4",)

@@ -17,7 +17,7 @@ from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.farm.actor_pool import SingleItemMessage
-from tuner.farm.jobs import EpochResult, Job, JobRunner, Training, Update
+from tuner.farm.jobs import Job, JobResult, JobRunner, Training, Update
 from tuner.farm.search_spec import SearchSpec
 from tuner.measure.budgeted import BudgetExhausted
 from tuner.measure.evaluator import Evaluator
@@ -32,7 +32,7 @@ class Cut(NamedTuple):
 
     part: float
     requests: int
-    result: EpochResult
+    result: JobResult
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Recording:
 
     kills: Callable[[Request], bool]
     timed: bool = False
-    results: dict[str, EpochResult | TrainingOutcome] = field(default_factory=dict)
+    results: dict[str, JobResult | TrainingOutcome] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
     cuts: dict[str, list[Cut]] = field(default_factory=dict)
     fatal: set[Request] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Recording:
         whole_s = _whole_s(job)
         return whole_s if job.seconds is None else min(whole_s, job.seconds)
 
-    def found(self, digest: str, job: Job | Training) -> tuple[EpochResult | TrainingOutcome, list[Request]] | None:
+    def found(self, digest: str, job: Job | Training) -> tuple[JobResult | TrainingOutcome, list[Request]] | None:
         """Result and requests of a job in the time that it is given; None where it was never computed."""
         result, requests = self.results.get(digest), self.requests.get(digest, [])
         if result is None:
@@ -73,7 +73,7 @@ class Recording:
 
 
 def _whole_s(job: Job) -> float:
-    return 0.3 + 1.5 * int(_sha(job.state)[:4], 16) / 0xFFFF
+    return 0.3 + 1.5 * int(_sha(f"{job.epoch} {job.shard}".encode())[:4], 16) / 0xFFFF
 
 
 def lone_item(message: Message) -> bytes | None:
@@ -86,9 +86,8 @@ def job_digest(job: Job | Training, heard: str) -> str:
     """heard: digest of everything that its actor was told.  Asks that must not be tried are not part of it, nor is time."""
     if isinstance(job, Training):
         return _sha(f"training {job.number} {job.version} {job.models} {_sha(job.rows)} {job.prior and job.prior.version} {heard}".encode())
-    own = " ".join(map(_sha, job.island_findings))
-    what = f"{job.epoch} {job.island} {job.version} {job.models} {job.programs} {job.readings}"
-    return _sha(f"{what} {_sha(job.state)} [{own}] {heard}".encode())
+    what = f"{job.epoch} {job.shard} {job.version} {job.models} {job.programs} {job.readings}"
+    return _sha(f"{what} {heard}".encode())
 
 
 class Heard:
@@ -152,7 +151,7 @@ class RecordingJobRunner(JobRunner):
 
         return noted
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> JobResult | TrainingOutcome:
         """And note it."""
         self._asks = []
         result = super().work(job, update, measurer)
@@ -176,7 +175,7 @@ class RecordingJobRunner(JobRunner):
                 yield found[1]
 
         result = super().work(job, Update(self.known.version, (), None), measurer)
-        assert isinstance(result, EpochResult)
+        assert isinstance(result, JobResult)
         assert not (asks and result.complete)
         return Cut(part, len(known), result)
 
@@ -202,13 +201,13 @@ class ReplayingJobRunner(JobRunner):
         self.done += 1
         return Measurement("ok", worker=self.worker)
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> JobResult | TrainingOutcome:
         """Raises `SimulationError` for one that is not there."""
         self.hear(update)
         recording, digest = self.replay.recording, job_digest(job, self.heard.digest(job))
         found = recording.found(digest, job)
         if found is None:
-            what = job if isinstance(job, Training) else job._replace(state=b"", island_findings=(), failing=())
+            what = job if isinstance(job, Training) else job._replace(failing=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
             if spared := [request for request, _ in job.failing if request not in recording.fatal]:

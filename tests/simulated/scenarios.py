@@ -32,7 +32,7 @@ from tuner.driver import configured
 from tuner.farm.actions import DIED
 from tuner.farm.actor_pool import ActorPool
 from tuner.farm.initial_model import packaged_prior
-from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
+from tuner.farm.jobs import Broadcast, FailingItem, Job, JobResult, Training
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
@@ -60,7 +60,7 @@ class Scenario:
     model: str
     candidates: int | None
     workers: int | None
-    islands: int
+    lag: int
     overrides: tuple[str, ...] = ()
     kills: Callable[[Request], bool] = kills_none
     mirror: bool = False
@@ -93,22 +93,22 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("plain", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=30")),
-    Scenario("model", "residual_block", 40, 5, 3),
-    Scenario("packaged", "conv_chain", 32, 4, 4, ("use.packaged_model=true", "model.growth=0.2")),
-    Scenario("deadly", "inception_block", 28, 4, 4, (NO_MODEL,), kills_some(40)),
-    Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=1),
-    Scenario("queue", "conv_chain", 36, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
-    Scenario("mirror", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
-    Scenario("store", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), store=True),
-    Scenario("serial", "residual_block", 24, None, 2, (NO_MODEL,)),
-    Scenario("readings", "residual_block", None, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
-    Scenario("serial-readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=401, turns=2),
-    Scenario("warm", "residual_block", 24, 4, 4, warm=True),
+    Scenario("plain", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=30")),
+    Scenario("model", "residual_block", 40, 5, 6),
+    Scenario("packaged", "conv_chain", 32, 4, 8, ("use.packaged_model=true", "model.growth=0.2")),
+    Scenario("deadly", "inception_block", 28, 4, 8, (NO_MODEL,), kills_some(40)),
+    Scenario("crowd", "shuffle_block", 64, 64, 32, (NO_MODEL, "segments.measured=4"), turns=1),
+    Scenario("queue", "conv_chain", 36, 4, 24, (NO_MODEL, "segments.measured=4", "farm.checkpoint_every_s=60")),
+    Scenario("mirror", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
+    Scenario("store", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), store=True),
+    Scenario("serial", "residual_block", 24, None, 4, (NO_MODEL,)),
+    Scenario("readings", "residual_block", None, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
+    Scenario("serial-readings", "conv_chain", None, None, 6, (NO_MODEL,), measurements=401, turns=2),
+    Scenario("warm", "residual_block", 24, 4, 8, warm=True),
     Scenario(
-        "timed", "residual_block", None, 4, 5, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=1
+        "timed", "residual_block", None, 4, 10, (NO_MODEL, "segments.measured=4", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=1
     ),
-    Scenario("long", "residual_block", 400, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
+    Scenario("long", "residual_block", 400, 16, 16, (NO_MODEL, "segments.measured=12", "farm.checkpoint_every_s=20"), turns=1),
 )
 
 
@@ -126,7 +126,7 @@ class Rows:
     @staticmethod
     def of(recording: Recording, log: pa.Table) -> Rows:
         """Of all jobs.  log: of some of them."""
-        batches = [result.batch.opened() for result in recording.results.values() if isinstance(result, EpochResult)]
+        batches = [result.batch.opened() for result in recording.results.values() if isinstance(result, JobResult)]
         chosen = [_Chosen(opened, np.ones(len(opened.names), np.bool_), np.arange(len(opened.names))) for opened in batches]
         origin = Origin(**{name: log[name][0].as_py() for name in ORIGIN})
         writer = SimpleNamespace(origin=origin, _rows=SimpleNamespace(schema=log_schema()), _drift=Drift())
@@ -182,17 +182,17 @@ def rows_of(disk: SimDisk) -> tuple[pa.Table, pa.Table]:
 
 
 def _ahead(replay: Replay, run: SearchRun) -> None:
-    """What islands could be at when the end is reached, where others are slower: in other worlds it is begun, and never committed."""
+    """What actors could be at when the end is reached, where others are slower: in other worlds it is begun, and never committed."""
     jobs = run.conductor.jobs
     if not isinstance(jobs, ActorPool):
         return
     schedule, budget = run.schedule, run.ledger.budget
-    schedule._running.clear()
     schedule.waiting.clear()
+    schedule._repeated, schedule._next = [], schedule.frontier
     while True:
         if (due := schedule.next(budget.candidates, None, budget.readings)) is not None:
             result = _computed_alone(replay, run.spec, jobs._broadcast, due.job)
-            assert isinstance(result, EpochResult)
+            assert isinstance(result, JobResult)
             schedule.received(due.key, result)
         elif (training := run.conductor.next_training()) is not None:
             trained = _computed_alone(replay, run.spec, jobs._broadcast, training)
@@ -203,7 +203,7 @@ def _ahead(replay: Replay, run: SearchRun) -> None:
             return
 
 
-def _computed_alone(replay: Replay, spec: SearchSpec, broadcast: Broadcast, job: Job | Training) -> EpochResult | TrainingOutcome:
+def _computed_alone(replay: Replay, spec: SearchSpec, broadcast: Broadcast, job: Job | Training) -> JobResult | TrainingOutcome:
     """Asks that kill are found by the way."""
     fatal = FailingItem("crash", DIED, 1)
     while True:
@@ -277,7 +277,7 @@ def _search(scenario: Scenario) -> Search:
         Path(*OUT),
         scenario.candidates,
         measurements=scenario.measurements,
-        overrides=(*QUICK, f"search.islands={scenario.islands}", "farm.checkpoint_every_s=8", *scenario.overrides),
+        overrides=(*QUICK, f"search.lag={scenario.lag}", "farm.checkpoint_every_s=8", *scenario.overrides),
         backend="serial" if scenario.serial else "ray",
         workers=scenario.workers,
         resume=True,

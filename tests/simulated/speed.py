@@ -22,7 +22,7 @@ from tuner.farm.actor_pool import ActorPool
 from tuner.farm.commit_log import Order, RunBudget
 from tuner.farm.coordinator import Coordinator
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.jobs import EpochResult
+from tuner.farm.jobs import JobResult
 from tuner.log.writer import Batch
 from tuner.platform.actors import Message
 from tuner.search.epoch import EVOLVING
@@ -43,9 +43,9 @@ class _Empty:
     done = 0
 
     def work(self, packed: bytes, shared: object, announce: object) -> bytes:
-        del shared, announce
+        del packed, shared, announce
         self.done += 1
-        return pickle.dumps(EpochResult(pickle.loads(packed).job.state, Batch(b"", b"", b"", 1), b"", True, 0, 0.0))
+        return pickle.dumps(JobResult(Batch(b"", b"", b"", 1), True, 0, 0.0))
 
 
 @dataclass
@@ -72,13 +72,13 @@ class _Counting:
         return "here"
 
 
-def job_s(epoch: int, island: int) -> float:
+def job_s(epoch: int, shard: int) -> float:
     """That a job takes on a worker of speed 1."""
-    rng = Random(f"{epoch} {island}")
+    rng = Random(f"{epoch} {shard}")
     return JOB_S * (LONGEST if not rng.randrange(ONE_IN) else rng.choice(COSTS))
 
 
-def used(workers: int, islands: int, epochs: int) -> float:
+def used(workers: int, shards: int, epochs: int) -> float:
     """From the first evolving epoch to the end of the last one, the tail among it."""
     kernel, speeds, begun_us = Kernel(0), [SPEEDS[slot % len(SPEEDS)] for slot in range(workers)], list[int]()
     process = Process(kernel, Faults(switch=0.0))
@@ -86,29 +86,29 @@ def used(workers: int, islands: int, epochs: int) -> float:
 
     def seconds(message: Message) -> float:
         job = pickle.loads(message.packed).job
-        return job_s(job.epoch, job.island)
+        return job_s(job.epoch, job.shard)
 
     def driver() -> None:
         actors = SimActors(kernel, process, workers, _Empty, seconds, lambda message: None, set(), speeds=speeds)
-        pool, schedule = ActorPool(actors, clock, kernel.say), EpochSchedule([b""] * islands)
+        pool, schedule = ActorPool(actors, clock, kernel.say), EpochSchedule(shards)
 
         def committed(findings: bytes) -> None:
             del findings
             if schedule.frontier == (EVOLVING, 0):
                 begun_us.append(kernel.now_us)
 
-        counting = _Counting(1 + islands * (epochs + 1))
+        counting = _Counting(1 + shards * (epochs + 1))
         conductor = Coordinator(pool, schedule, counting, None, committed)  # type: ignore[arg-type]
         conductor.begin(())
         conductor.run()
         actors.close()
 
     kernel.run(process, driver)
-    done_s = sum(job_s(epoch, island) for epoch in range(EVOLVING, EVOLVING + epochs) for island in range(islands))
+    done_s = sum(job_s(epoch, shard) for epoch in range(EVOLVING, EVOLVING + epochs) for shard in range(shards))
     return done_s / ((kernel.now_us - begun_us[0]) / US * sum(speeds))
 
 
 if __name__ == "__main__":
     for count in map(int, sys.argv[1:] or ("4", "8", "16", "32", "64")):
-        shares = ", ".join(f"{used(count, times * count, 48):.3f} with {times * count} islands" for times in (1, 2, 4))
+        shares = ", ".join(f"{used(count, times * count, 48):.3f} with {times * count} shards" for times in (1, 2, 4))
         print(f"{count} workers: {shares}", flush=True)

@@ -9,11 +9,11 @@ from tests.simulated.speed import used
 
 @pytest.mark.parametrize("workers", [4, 8, 16, 32, pytest.param(64, marks=pytest.mark.slow)])
 def test_workers_of_unequal_speed_do_what_they_could(workers: int) -> None:
-    """Where every one has a few islands to choose from: an epoch ends with its last job, whoever has it."""
+    """Where an epoch has a few jobs for each."""
     assert used(workers, 4 * workers, epochs=24) >= 0.9
 
 
-@pytest.mark.parametrize(("islands_each", "least"), [(1, 0.65), (2, 0.78)])
+@pytest.mark.parametrize(("shards_each", "least"), [(1, 0.65), (2, 0.78)])
 @pytest.mark.parametrize("workers", [4, 16])
-def test_slow_workers_rest_where_islands_are_fewer(workers: int, islands_each: int, least: float) -> None:
-    assert used(workers, islands_each * workers, epochs=24) >= least
+def test_slow_workers_rest_where_shards_are_fewer(workers: int, shards_each: int, least: float) -> None:
+    assert used(workers, shards_each * workers, epochs=24) >= least

@@ -14,9 +14,8 @@ from tuner.config import load_config
 def test_default_is_complete_and_frozen() -> None:
     config = load_config()
     assert config == load_config("default")
-    assert config.search.population >= config.search.elites
     with pytest.raises(ValidationError, match="frozen"):
-        config.search.population = 3
+        config.search.generation = 3
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
@@ -27,30 +26,29 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
 
 def test_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("search: {population: 8}\nbudget: {candidates: null, seconds: 30}\n")
-    config = load_config(str(file), ["search.elites=2", "use.cost_model=false", "farm.workers=3"])
-    assert (config.search.population, config.search.elites, config.budget.seconds) == (8, 2, 30)
+    file.write_text("search: {changes: 8}\nbudget: {candidates: null, seconds: 30}\n")
+    config = load_config(str(file), ["search.generation=3", "use.cost_model=false", "farm.workers=3"])
+    assert (config.search.changes, config.search.generation, config.budget.seconds) == (8, 3, 30)
     assert config.use.cost_model is False
     assert load_config(None, ["segments.epsilon=1e-3"]).segments.epsilon == 0.001
-    assert config.search.islands == load_config().search.islands
+    assert config.search.lag == load_config().search.lag
 
 
 @pytest.mark.parametrize(
     ("override", "text"),
     [
-        ("search.population=abc", r"search\.population: .*integer \(got 'abc'\)"),
-        ("search.population=1.5", r"search\.population: .*integer.*1\.5"),
+        ("search.generation=abc", r"search\.generation: .*integer \(got 'abc'\)"),
+        ("search.generation=1.5", r"search\.generation: .*integer.*1\.5"),
         ("search.proposed=1.5", r"search\.proposed: .*less than or equal to 1 \(got 1\.5\)"),
         ("segments.epsilon=.nan", r"segments\.epsilon"),
-        ("search.populatoin=4", r"no such setting \(did you mean search\.population\?\)"),
+        ("search.generatoin=4", r"no such setting \(did you mean search\.generation\?\)"),
         ("search=4", "no such setting"),
-        ("search.population", r"expected a\.b=value"),
-        ("search.elites=1000", "1000 of a population"),
+        ("search.generation", r"expected a\.b=value"),
         ("use.segmentations=1", r"use\.segmentations: .*boolean"),
         ("budget.seconds=4", "give one of candidates, measurements and seconds"),
-        ("search.population=[", "not a YAML value"),
+        ("search.generation=[", "not a YAML value"),
         ("level_weights.none=-1", r"level_weights\.none: .*greater than 0"),
-        ("study.parameters={search.populaton: {low: 1, high: 2}}", r"'search\.populaton' is not a number.*did you mean search\.population"),
+        ("study.parameters={search.generaton: {low: 1, high: 2}}", r"'search\.generaton' is not a number.*did you mean search\.generation"),
     ],
 )
 def test_errors_name_path_and_value(override: str, text: str) -> None:
@@ -61,29 +59,29 @@ def test_errors_name_path_and_value(override: str, text: str) -> None:
 
 def test_file_mistakes_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text("search: {populatoin: 3, islands: two, proposed: 7}\nmodel: {rounds: -1}\nfoo: 3\n")
+    path.write_text("search: {generatoin: 3, lag: two, proposed: 7}\nmodel: {rounds: -1}\nfoo: 3\n")
     with pytest.raises(BadInputError) as caught:
         load_config(str(path))
     told = str(caught.value)
-    assert "search.populatoin: no such key (got 3) (did you mean search.population?)" in told
-    for part in ("search.islands: ", "(got 'two')", "search.proposed: ", "model.rounds: ", "foo: no such key (got 3)"):
+    assert "search.generatoin: no such key (got 3) (did you mean search.generation?)" in told
+    for part in ("search.lag: ", "(got 'two')", "search.proposed: ", "model.rounds: ", "foo: no such key (got 3)"):
         assert part in told
     assert "\n" not in told
 
 
 def test_override_mistakes_are_reported_together() -> None:
     with pytest.raises(BadInputError) as caught:
-        load_config(None, ["search.populatoin=3", "use.segmentations=1", "search.islands=2", "model.rounds", "segments.epsilon=7"])
+        load_config(None, ["search.generatoin=3", "use.segmentations=1", "search.lag=4", "model.rounds", "segments.epsilon=7"])
     told = str(caught.value)
     for part in (
-        "search.populatoin: no such setting",
+        "search.generatoin: no such setting",
         "model.rounds: expected a.b=value",
         "use.segmentations: ",
         "(got 1)",
         "segments.epsilon: ",
     ):
         assert part in told
-    assert "search.islands: " not in told
+    assert "search.lag: " not in told
     assert "\n" not in told
 
 

@@ -74,7 +74,7 @@ def opened(model: Path) -> LoweredModel:
 def test_the_number_of_workers_changes_nothing(
     model: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Each has the first job of its island, which nobody does again for it, however long it takes."""
+    """Each has the first job of its shard, which nobody does again for it, however long it takes."""
     monkeypatch.setattr(run_session, "ActorPool", GatheredPool)
     monkeypatch.setattr(actor_pool, "SILENCE_S", 600.0)
     monkeypatch.setattr(supervision, "LATE_S", 600.0)
@@ -435,9 +435,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 # options
 
 
-@pytest.mark.parametrize(
-    "part", ["cost_model", "islands", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "segmentations"]
-)
+@pytest.mark.parametrize("part", ["cost_model", "window", "block_fusion", "cores", "placement", "halo_cache", "prefetch", "segmentations"])
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
     if part == "segmentations":  # of the other model nothing is faster than layer by layer before 96 programs
@@ -454,9 +452,6 @@ def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) 
         assert log[log["kind"] != "program"]["predicted_cycles"].notna().any(), "by a formula"
         assert not summary.cost_model
         assert summary.tasks >= 60, "enough to have trained a model"
-    elif part == "islands":
-        assert set(log["island"]) == {0}
-        assert set(read_log(whole)["island"]) == {0, 1}
     elif part == "window":
         assert {(segment.window, segment.sliding) for segment in segments} == {(1, False)}
         whole_tasks = sorted_tasks(whole)

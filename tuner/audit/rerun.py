@@ -78,7 +78,7 @@ class Rerun:
     def an_epoch(self) -> int:
         """Approximate readings of a later epoch."""
         config = self.config
-        return (config.segments.measured + config.islands * config.search.generation) * len(self.levels) * repeats_of(config)
+        return (config.search.shards * (config.segments.measured + config.search.generation)) * len(self.levels) * repeats_of(config)
 
     def request(self, out: Path, measurements: int, seed: int, **more: Any) -> TuneRequest:
         source = self.saved.source

@@ -1,4 +1,4 @@
-"""Jobs of a search on actors: a job is an epoch of an island, without a round trip inside.
+"""Jobs of a search on actors: a job runs without a round trip inside.
 
 An actor keeps all findings that it has received; a job brings the missing ones.  `tuner.farm.supervision` decides on the jobs of lost
 actors.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.farm.actions import Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
 from tuner.farm.coordinator import Key
-from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, JobRunner, Training, Update, build_job_runner
+from tuner.farm.jobs import Broadcast, FailingItem, Job, JobResult, JobRunner, Training, Update, build_job_runner
 from tuner.farm.search_spec import SearchSpec
 from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.measure.request import Measurement, Request
@@ -95,7 +95,7 @@ class ActorPool:
         self._heard: dict[Actor, tuple[int, int]] = {}  # (version, models) of the last job that the actor received
         self._jobs: dict[int, _StartedJob] = {}
         self._number = 0
-        self._done: list[tuple[Key, EpochResult | TrainingOutcome]] = []
+        self._done: list[tuple[Key, JobResult | TrainingOutcome]] = []
         self.failing: dict[Request, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # no item is finished while one runs
         self._first = RetryPolicy(silence_s, announces=True, pure=True, follows=True, followed=True)
@@ -124,14 +124,6 @@ class ActorPool:
         """Always True: jobs without a free actor wait here, and the fastest actor takes the first one."""
         return True
 
-    def _home_slot(self, island: int) -> int:
-        """Slot of an island: the caches of its actor hold the compiled segments of the island's programs.
-
-        The slot is fixed.  If islands moved to idle actors, they would end up on one actor, and then all run on actors without their
-        caches.
-        """
-        return island % self.workers
-
     def tell_answers(self, packed: bytes) -> None:
         self._broadcast.answers = self._crew.actors.share(packed)
 
@@ -153,9 +145,10 @@ class ActorPool:
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _StartedJob(key, job, until_s)
         care = self._evolving if job.epoch >= EVOLVING else self._first
-        self._crew.submit(WorkItem(number, care, self._home_slot(job.island), until_s, key))
+        home = job.shard % self.workers  # its actor has tiled the structures of the shard in earlier epochs
+        self._crew.submit(WorkItem(number, care, home, until_s, key))
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
         clock = self._crew.clock
         end_s = clock.monotonic_s() + patience_s
         while True:

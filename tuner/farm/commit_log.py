@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.farm.board_drift import BoardWatch
-from tuner.farm.jobs import PROGRAMS, EpochResult
+from tuner.farm.jobs import JobResult
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.uncommitted import Ahead, AheadTask
-from tuner.log.columns import from_bytes
 from tuner.log.record import STATUSES
 from tuner.log.task_numbers import Ranges, add, count
 from tuner.log.writer import OpenedBatch, RunLog
@@ -86,7 +85,7 @@ class Ledger:
     failures: status -> number of tasks, over all sessions.  numbers: numbers of the tasks, in order.
 
     tasks: names of the measured tasks.  A repeated task writes no row and costs no budget.  Repeats occur because different genes may have
-    the same plan, and because islands do not wait for each other's findings.
+    the same plan, and because jobs do not wait for each other's findings.
 
     logged: readings of all tasks with rows, if a second measurement may differ; else None.  boards: boards that measure; else None.
     readings: readings of the placed tasks.  repeats: readings of a task at a level.
@@ -125,14 +124,14 @@ class Ledger:
         tasks = count(self.numbers) + len(self.ahead.tasks)
         return Tally(champions, self.failures + self.ahead.failures, tasks, self.readings + self.ahead.readings)
 
-    def commit(self, result: EpochResult, epoch: int) -> Order:
+    def commit(self, result: JobResult, epoch: int) -> Order:
         """Commit the next result in order, of epoch `epoch`.  A result without a place has to be delivered again."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         otherwise = self.logged is not None and self.logged.differ(opened)
         numbers, complete = self._logged(opened, new)
         if otherwise or not (complete and result.complete):
-            self._put_ahead(result, opened, numbers)
+            self._put_ahead(opened, numbers)
             return "otherwise" if otherwise else "later"
         placed, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
         for index in placed.tolist():
@@ -144,16 +143,16 @@ class Ledger:
         self.failures.update(STATUSES[code] for code in status[placed] if code)
         self.champions.programs += int(program[placed].sum())
         self.readings += int(self._costs(opened)[placed].sum())
-        self._note(self.champions, result, opened, np.flatnonzero(new & program & (status == 0)).tolist())
+        self._note(self.champions, opened, np.flatnonzero(new & program & (status == 0)).tolist())
         if self.logged is not None:
             self.logged.placed(epoch, (opened.names[index] for index in placed.tolist()))
         return "here"
 
-    def keep(self, result: EpochResult) -> None:
+    def keep(self, result: JobResult) -> None:
         """Log a result that comes behind the next one and has to wait; a later session will place it."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
-        self._put_ahead(result, opened, self._logged(opened, new)[0])
+        self._put_ahead(opened, self._logged(opened, new)[0])
 
     def _logged(self, opened: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
         """Log all new tasks without rows, up to the end of the budget; later ones are not part of the run.
@@ -177,27 +176,27 @@ class Ledger:
                 self.logged.note(opened, indices.tolist())
         return numbers, bool((accepted == rows).all())
 
-    def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
+    def _put_ahead(self, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
         program, status, costs, logged = (opened.column("kind") == PROGRAM), opened.column("status"), self._costs(opened), numbers >= 0
         for index in np.flatnonzero(logged).tolist():
             self.ahead.tasks[opened.names[index]] = AheadTask(
                 int(numbers[index]), bool(program[index]), STATUSES[status[index]], int(costs[index])
             )
-        self._note(self.ahead.champions, result, opened, np.flatnonzero(logged & program & (status == 0)).tolist())
+        self._note(self.ahead.champions, opened, np.flatnonzero(logged & program & (status == 0)).tolist())
 
     def _costs(self, opened: OpenedBatch) -> NDArray[np.int64]:
         """int64 [tasks]: readings."""
         return readings_of_each(opened.column("status"), opened.values(), self.repeats)
 
-    def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
+    def _note(self, champions: Champions, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Note champions among these programs; only genomes of new champions are unpacked.  One by one: a job has a handful of programs."""
         cycles_of = with_never(opened.values()[:, :, CYCLES])
         singles, programs = opened.epoch["singles"], np.cumsum(opened.epoch["kind"] == PROGRAM) - 1
         for index in fits:
             task, program = opened.names[index], int(programs[opened.places[index]])
             if champions.gains(cycles_of[index], task, bool(singles[program])):
-                genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
-                champions.note(Individual(unpack_genome(genomes, program), cycles_of[index], task))
+                genome = unpack_genome(opened.epoch.arrow("fit_genome"), opened.epoch.texts("fit_task").index(task))
+                champions.note(Individual(genome, cycles_of[index], task))
 
 
 def _sums_before(counts: NDArray[Any]) -> NDArray[np.int64]:

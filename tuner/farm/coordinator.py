@@ -13,7 +13,7 @@ from tuner.farm.commit_log import Ledger
 from tuner.farm.crash_journal import Attempts
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
-from tuner.farm.jobs import Broadcast, EpochResult, FailingItems, Job, JobRunner, Training, Update, build_job_runner
+from tuner.farm.jobs import Broadcast, FailingItems, Job, JobResult, JobRunner, Training, Update, build_job_runner
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.task_numbers import count
 from tuner.measure.request import Measurement, Request
@@ -51,7 +51,7 @@ class Jobs(Protocol):
         ...
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        """Findings of all islands in the next epoch."""
+        """Findings of all jobs of the next epoch."""
         ...
 
     def tell_models(self, models: Models) -> None:
@@ -60,7 +60,7 @@ class Jobs(Protocol):
 
     def start(self, key: Key, job: Job | Training) -> None: ...
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
         """Finished jobs; waits up to `patience_s` for one."""
         ...
 
@@ -119,7 +119,7 @@ class SerialJobs:
     def start(self, key: Key, job: Job | Training) -> None:
         self._job = (key, job)
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
         del patience_s
         assert self._job is not None
         (key, job), self._job = self._job, None
@@ -239,15 +239,14 @@ class Coordinator:
         assert self.rows is not None
         return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]), prior=self.trainer.prior)
 
-    def _receive(self, key: Key, result: EpochResult | TrainingOutcome) -> None:
-        if isinstance(result, EpochResult):
+    def _receive(self, key: Key, result: JobResult | TrainingOutcome) -> None:
+        if isinstance(result, JobResult):
             self._running -= 1
             for pack, task in result.differing:
                 if pack not in self.dropped:
                     self.dropped[pack] = task
                     self.drop(pack, task)
-            if not self.schedule.received(key, result):
-                self.ledger.keep(result)
+            self.schedule.received(key, result)
             return
         assert self.trainer is not None
         self._training = False
@@ -256,14 +255,13 @@ class Coordinator:
             self.say(line)
         self.jobs.tell_models(result.models)
 
-    def _commit(self, result: EpochResult) -> bool:
+    def _commit(self, result: JobResult) -> bool:
         """Commit a result; returns whether it has its place."""
         epoch = self.schedule.frontier[0]
         place = self.ledger.commit(result, epoch)
         self.models_used = self.schedule.models_of(epoch)
         if place == "otherwise":
-            for later in self.schedule.otherwise():
-                self.ledger.keep(later)
+            self.schedule.otherwise()
             return False
         if place == "later":
             if not self.ledger.spent:
@@ -291,7 +289,7 @@ class Coordinator:
         """After the time limit: log what other jobs have measured so far."""
         while self._running:
             for key, result in self.jobs.finished(POLL_S):
-                if isinstance(result, EpochResult):
+                if isinstance(result, JobResult):
                     self._receive(key, result)
         while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.complete and self._commit(due):
             pass

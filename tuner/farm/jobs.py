@@ -1,4 +1,4 @@
-"""Jobs: an epoch of an island, or a training, executed as a whole by any worker.
+"""Jobs: a shard of an epoch, or a training, executed as a whole by any worker.
 
 A job gets all inputs at its start and returns its findings; it requests nothing meanwhile.  So its result does not depend on the worker,
 the time, or other jobs.  `JobRunner` runs jobs in this process: in the driver (serial backend) or in an actor.
@@ -31,7 +31,6 @@ from tuner.cost_model.training_rows import unpack_rows
 from tuner.farm.reading_conflicts import FirstReadings
 from tuner.farm.recorder import Recorder
 from tuner.farm.search_spec import SearchSpec
-from tuner.log.columns import INTS, schema_of, to_bytes
 from tuner.log.writer import Batch
 from tuner.measure.budgeted import Limit, Listener, MeasureBudget
 from tuner.measure.evaluator import Evaluator
@@ -42,15 +41,11 @@ from tuner.measure.request import Measurement, Measurer, Request
 from tuner.measure.store_lookup import NAMED, WORKER, Memo
 from tuner.platform.cpus import usable_cpus
 from tuner.platform.crash import error_line
-from tuner.search.epoch import FIRST, LAG, exchanges, first_programs, run_epoch
+from tuner.search.epoch import FIRST, first_programs, run_shard
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.packing import pack_genomes
 from tuner.search.placement import Placer
 from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
-
-PROGRAMS = schema_of(genome=INTS)
-"""Genomes of the programs that a job measured; the driver unpacks only those of champions."""
 
 
 class FailingItem(NamedTuple):
@@ -65,22 +60,19 @@ FailingItems = Sequence[tuple[Request, FailingItem]]
 
 
 class Job(NamedTuple):
-    """Epoch of an island.
+    """Shard of an epoch.
 
-    version: number of sets of findings that it depends on, of all islands (the first set is what the run began with).  island_findings:
-    further findings of its own island, epoch by epoch.  state: state of the island, b'' before its first epoch.  models: number of the
-    predicting model, 0 for none.  programs, readings: remaining budget when its inputs were complete.  seconds: time limit.
+    version: number of sets of findings that it depends on (the first set is what the run began with).  models: number of the predicting
+    model, 0 for none.  programs, readings: remaining budget when its inputs were complete.  seconds: time limit.
     failing: requests that must not be tried.  dropped: wrong packs of the store.
     answers: if readings may differ, readings of the log that the job would not receive otherwise: of placed tasks, and of tasks that are
     ahead (`tuner.farm.reading_conflicts`).
     """
 
     epoch: int
-    island: int
+    shard: int
     version: int
     models: int
-    state: bytes
-    island_findings: Sequence[bytes] = ()
     programs: int | None = None
     seconds: float | None = None
     failing: FailingItems = ()
@@ -103,19 +95,16 @@ class Training(NamedTuple):
     prior: TrainedModel | None = None
 
 
-class EpochResult(NamedTuple):
-    """Result of a job.  state: state of the island.  batch: measurements, for the log and for all islands.  programs: columns of
-    `PROGRAMS`.
+class JobResult(NamedTuple):
+    """Result of a job.  batch: measurements, for the log and for later jobs.
 
-    complete: False if it was stopped early: it has only the first measurements, and `state` is the old one.
+    complete: False if it was stopped early: it has only the first measurements.
     segments: number of segments with results.
     cpu_s: CPU time of this process.
     differing: packs of the store whose result for a task, named behind them, differs from a second measurement.
     """
 
-    state: bytes
     batch: Batch
-    programs: bytes
     complete: bool
     segments: int
     cpu_s: float
@@ -123,7 +112,7 @@ class EpochResult(NamedTuple):
 
     @property
     def findings(self) -> bytes:
-        """Message to the other islands."""
+        """Message to later jobs."""
         return self.batch.epoch
 
 
@@ -145,7 +134,7 @@ class Update(NamedTuple):
 class Broadcast:
     """All values that job runners may need: the values, or references to them.
 
-    epochs: findings of all islands, one entry per set.  models: model in use after each training.
+    epochs: findings of all jobs, one entry per set.  models: model in use after each training.
     answers: results published by earlier sessions.  stored: measurements of other runs.
     """
 
@@ -223,8 +212,8 @@ class JobRunner:
         for findings in update.epochs:
             self.known.learn_epoch(findings)
             if self._heard is not None:
-                for island_findings in findings:
-                    self._heard.learn(island_findings)
+                for job_findings in findings:
+                    self._heard.learn(job_findings)
             self.done += 1
         if update.answers is not None:
             self._told = unpack_measurements(update.answers, len(self.rules.levels))
@@ -236,7 +225,7 @@ class JobRunner:
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
             self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions.values()]
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> JobResult | TrainingOutcome:
         """Run a job.  measurer: replaces the evaluator of this process."""
         self.hear(update)
         if isinstance(job, Training):
@@ -250,7 +239,7 @@ class JobRunner:
         if memo is not None:
             memo.refused.update(job.dropped)
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
-        recorder, collector = Recorder(spec, job.island, job.epoch, version, strategy_name), Collector()
+        recorder, collector = Recorder(spec, job.shard, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
         paid: ChainMap[str, Measurement] = ChainMap()
         if self._heard is not None:
@@ -262,26 +251,16 @@ class JobRunner:
 
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds, job.readings, cost)
         session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
-        strategy: SearchStrategy | None = None
         with self.known.aside():
-            for findings in job.island_findings:
-                self.known.learn(findings)
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
             else:
-                strategy = self.strategy(StrategyContext(self.rules, job.island, spec.origin.seed), job.state or None)
+                strategy = self.strategy(StrategyContext(self.rules, job.shard, spec.origin.seed))
                 strategy.tell(self.known, predictors)
                 asking = strategy.ask(job.epoch)
-            complete = run_epoch(asking, session, self.known, collector)
-        state = job.state
-        if strategy is not None and complete:
-            state = strategy.state()
-            if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
-                collector.elites = list(strategy.elites())[: config.search.elites]
-        return EpochResult(
-            state,
-            recorder.batch(collector.pack(job.island, len(spec.levels))),
-            to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
+            complete = run_shard(asking, session, self.known, collector)
+        return JobResult(
+            recorder.batch(collector.pack(len(spec.levels))),
             complete,
             len(collector.segments),
             time.process_time() - begun,
@@ -294,12 +273,10 @@ class JobRunner:
         Returns the listener that notes the job's own readings, and the tasks with readings of other jobs.
         """
         levels = len(self.rules.levels)
-        island_readings, job_readings = FirstReadings(levels), FirstReadings(levels)
-        for findings in job.island_findings:
-            island_readings.learn(findings)
+        job_readings = FirstReadings(levels)
         placed, ahead = (unpack_measurements(packed, levels) if packed else {} for packed in job.answers)
-        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, island_readings.of, job_readings.of), died=True)
-        return job_readings, ChainMap(placed, heard.of, island_readings.of)
+        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, job_readings.of), died=True)
+        return job_readings, ChainMap(placed, heard.of)
 
     def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)

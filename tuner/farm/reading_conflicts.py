@@ -1,6 +1,6 @@
 """One reading per task in a run: if a second measurement may differ, the reading of the log counts.
 
-Islands measure in parallel, and two of them may measure a task before they receive each other's results.  The log has one row per task and
+Jobs run in parallel, and two of them may measure a task before they receive each other's results.  The log has one row per task and
 level: that of the job that was committed first.  A job gets the log's readings at its start.  A job that used a reading different from the
 log's is repeated with the log's readings (optimistic concurrency control: Kung and Robinson 1981).  Its other measurements have rows by
 then, and count.
@@ -18,7 +18,6 @@ from tuner.log.record import EPOCH, KNOWN, RESULTS
 from tuner.log.writer import OpenedBatch
 from tuner.measure.replay import pack_measurements, unpack_measurements
 from tuner.measure.request import Measurement, Request, measurement_of
-from tuner.search.epoch import LAG
 
 
 class FirstReadings:
@@ -66,9 +65,7 @@ class LoggedReadings:
 
     def since(self, epoch: int, ahead: Iterable[str]) -> tuple[bytes, bytes]:
         """Readings for a job that depends on all epochs before `epoch`: of tasks placed later, and of tasks that are ahead."""
-        for old in [
-            placed_epoch for placed_epoch in self._epochs if placed_epoch < epoch - LAG - 1
-        ]:  # a repeated job depends on fewer epochs
+        for old in [placed_epoch for placed_epoch in self._epochs if placed_epoch < epoch - 2]:  # a repeated job depends on fewer epochs
             del self._epochs[old]
         since = [name for placed_epoch, some in self._epochs.items() if placed_epoch >= epoch for name in some]
         return self._packed(since), self._packed(ahead)

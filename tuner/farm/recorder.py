@@ -32,8 +32,8 @@ class Recorder:
 
     schema_version, feature_set = SCHEMA_VERSION, FEATURE_SET
 
-    def __init__(self, spec: SearchSpec, island: int, generation: int, version: str | None, strategy: str) -> None:
-        self.spec, self.island, self.generation, self.version, self.strategy = spec, island, generation, version, strategy
+    def __init__(self, spec: SearchSpec, shard: int, generation: int, version: str | None, strategy: str) -> None:
+        self.spec, self.shard, self.generation, self.version, self.strategy = spec, shard, generation, version, strategy
         self.clock_hz = spec.target_graph.machine.clock_hz
         self._tasks = dict[str, _Task]()
 

@@ -87,7 +87,7 @@ class SearchRun:
         self._watch = request.progress
         self.champions = Champions(len(spec.levels), same_grants(spec.target_graph.machine, spec.levels))
         self.ledger = Ledger(spec.levels, log, self.champions, budget, repeats=spec.repeats)
-        self.schedule = EpochSchedule([b""] * config.islands)
+        self.schedule = EpochSchedule(config.search.shards, config.search.behind)
         self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.use.cost_model else None
         rows = partial(durable_rows, place.path, self.ledger, spec)
@@ -157,7 +157,7 @@ class SearchRun:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
             self._begin(
-                open_warm_start(paths, said, self.spec.target_graph, self.levels, self.config.search.elites, self.spec.origin.runner),
+                open_warm_start(paths, said, self.spec.target_graph, self.levels, self.spec.origin.runner),
                 start(),
             )
             return
@@ -185,7 +185,7 @@ class SearchRun:
         """
         programs = {**start, **({} if warm is None else {genome: "warm start" for genome in warm.programs if genome not in start})}
         if programs or (warm is not None and not warm.empty):
-            self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
+            self._unsaved.append(Collector().pack(len(self.levels), programs) if warm is None else warm.findings(programs))
             self._began = 1
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)

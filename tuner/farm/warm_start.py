@@ -37,6 +37,7 @@ from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY, initial_lines
 from tuner.runs.list_runs import RunEntry, open_run
 from tuner.search.epoch_report import pack_segments
+from tuner.search.population import ELITES
 
 _SEGMENTS = ("operator", "segment")
 _REASONS = {
@@ -119,9 +120,9 @@ def _log_digest(run: RunEntry) -> str:
 
 
 def open_warm_start(
-    paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+    paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], runner: str = "simulator"
 ) -> WarmStart | None:
-    """Warm start of a search; None without one.  said: text from `sources`.  elites: programs per level taken from one run.
+    """Warm start of a search; None without one.  said: text from `sources`.
 
     Raises `BadInputError` if the earlier runs have changed since the new run began.
     """
@@ -133,14 +134,12 @@ def open_warm_start(
         run = open_run(path)
         if line != _said(run):
             raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
-    return read_warm_start(paths, target_graph, levels, elites, runner)
+    return read_warm_start(paths, target_graph, levels, runner)
 
 
-def read_warm_start(
-    paths: Sequence[Path], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
-) -> WarmStart:
+def read_warm_start(paths: Sequence[Path], target_graph: TargetGraph, levels: tuple[str, ...], runner: str = "simulator") -> WarmStart:
     """The usable tasks of earlier runs, in their order; of equal tasks the first.  Raises `BadInputError`."""
-    readers = [_Reader(open_run(path), target_graph, levels, elites, runner) for path in paths]
+    readers = [_Reader(open_run(path), target_graph, levels, runner) for path in paths]
     segments: dict[str, _Segment] = {}
     for reader in readers:
         for task, segment in reader.segments.items():
@@ -168,8 +167,8 @@ class _Segment:
 class _Reader:
     """One earlier run."""
 
-    def __init__(self, run: RunEntry, target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str) -> None:
-        self.target_graph, self.levels, self.elites, self.runner = target_graph, levels, elites, runner
+    def __init__(self, run: RunEntry, target_graph: TargetGraph, levels: tuple[str, ...], runner: str) -> None:
+        self.target_graph, self.levels, self.runner = target_graph, levels, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
         self.boards: set[str] = set()
@@ -224,7 +223,7 @@ class _Reader:
         chosen: dict[str, Plan] = {}
         for level in range(len(self.levels)):
             order = sorted(programs, key=lambda item: (int(item[0][level]), item[1]))
-            chosen.update((task, plan) for _, task, plan in order[: self.elites])
+            chosen.update((task, plan) for _, task, plan in order[:ELITES])
         genomes = (genome_of(self.target_graph, plan) for plan in chosen.values())
         self.programs = list(dict.fromkeys(genome for genome in genomes if genome is not None))
 

@@ -105,7 +105,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("task", _TEXT, "digest of the task, a row of tasks/", source="measurement", also="known"),
     Column("seq", _INT, "number of the measured task in its run, from 0"),
     Column("attempt", _SHORT, "number of the attempt, from 0", source="measurement", also="known"),
-    Column("island", _SHORT, "island of the population; -1: none", source="job"),
+    Column("island", _SHORT, "shard of the epoch, in older logs an island; -1: none", source="job.shard"),
     Column("generation", _INT, "epoch of the search; -1: none", source="job"),
     Column("proposed_by", _NAME, "what proposed the task: baseline, prediction, start, warm start, store, shortest path, placement, "
            "random, moves joined by commas, or the strategy; null: an older log", nullable=True, source="task"),
@@ -164,10 +164,10 @@ BOARD = tuple(column.name for column in LOG_COLUMNS if column.also == "board")
 """Identity of a board: readings of two boards are two measurements."""
 EPOCH = schema_of(
     **flat("task", "kind", "status"), asked=pa.bool_(), genome=INTS, values=_INT, features=pa.float32(),
-    programs=_INT, singles=pa.bool_(), island=_INT, border=pa.float64(),
-    elite_genome=INTS, elite_cycles=_INT, elite_task=_TEXT, proposed=INTS, proposed_by=_TEXT,
+    programs=_INT, singles=pa.bool_(), border=pa.float64(),
+    fit_genome=INTS, fit_cycles=_INT, fit_task=_TEXT, proposed=INTS, proposed_by=_TEXT,
 )  # fmt: skip
-"""Measurements of an island in an epoch, and other findings for all islands.  Checkpoints contain it, so the order of columns is fixed.
+"""Measurements of a job, and other findings for later jobs.  Checkpoints contain it, so the order of columns is fixed.
 
 | columns                 | for each of                         | meaning                                                           |
 |-------------------------|-------------------------------------|-------------------------------------------------------------------|
@@ -177,9 +177,9 @@ EPOCH = schema_of(
 | `genome`                |                                     | genome of a segment (`tuner.search.packing`); else empty          |
 | `values`, `features`    |                                     | levels x RESULTS, 0 if not ok; features in the scale of models    |
 | `programs`, `singles`   | programs among them                 | name of the genome; whether it is single operators in sequence    |
-| `island`, `border`      | the island                          | its number; cycles saved by a border at each level, or empty      |
-| `elite_*`, `proposed`   | its best; genomes from elsewhere    | if exchanged; genomes worth measuring                             |
-| `proposed_by`           | those genomes                       | their origin                                                      |
+| `border`                | levels                              | cycles saved by a border, or empty                                |
+| `fit_*`                 | programs that fit some level        | genome, cycles, and digest of the task, each task once            |
+| `proposed*`             | genomes from elsewhere              | genomes worth measuring, and their origin                         |
 """
 
 

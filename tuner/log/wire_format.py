@@ -3,7 +3,7 @@
 | in the dataset                                     | in the message                                                            |
 |----------------------------------------------------|---------------------------------------------------------------------------|
 | columns that the driver knows                      | left out: `row_id`, `seq`, and values that are the same in a whole run     |
-| results and features                               | in `EPOCH`, flat, which all islands read                                  |
+| results and features                               | in `EPOCH`, flat, which later jobs read                                  |
 | dictionary-coded names                             | texts: a dictionary is made for a whole part                              |
 | all other columns                                  | the same                                                                  |
 

@@ -62,7 +62,7 @@ class Request:
 
     @property
     def identity(self) -> Request:
-        """Request without prediction and proposal: equal for all islands."""
+        """Request without prediction and proposal: equal for all jobs."""
         return Request(self.kind, self.genome, self.measure)
 
     def task(self, payload: str) -> str:

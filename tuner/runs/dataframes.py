@@ -16,7 +16,7 @@ def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[
     """Best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
 
     programs: rows of measured programs of the model, in request order.  served: see `tuner.runs.subgraph_runs.subgraph_copies`.
-    baseline: level -> cycles.  by_time: sort by time of measurement, since islands run in parallel.  program: number, from 1.
+    baseline: level -> cycles.  by_time: sort by time of measurement, since jobs run in parallel.  program: number, from 1.
     seconds: time since the first program.
     """
     columns = ("level", "program", "seconds", "cycles", "speedup")

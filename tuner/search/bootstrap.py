@@ -110,7 +110,7 @@ def single_operator_genes(context: SearchContext) -> list[Gene]:
 
 
 def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
-    """Genes of one of this island's single operators with each change, longest operators first: the baseline is made of the best."""
+    """Genes of one of this shard's single operators with each change, longest operators first: the baseline is made of the best."""
     table, longest = context.table, dict[str, tuple[float, Gene]]()
     for gene in single_operator_genes(context):
         cycles = table.of(gene)
@@ -119,7 +119,7 @@ def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
             longest.setdefault(structure, (-float(np.log(cycles).mean()), gene))
     ranked = sorted(longest.values())
     turns, phase = divmod(turn, _TURNS)
-    place = turns * context.rules.islands + context.island
+    place = turns * context.rules.shards + context.shard
     return (
         [apply_if_fits(context.target_graph, ranked[place][1], change) for change in CHANGES] if not phase and place < len(ranked) else []
     )

@@ -1,4 +1,4 @@
-"""Services for an island during one epoch: requests, memory of measurements, predictions."""
+"""Services for one job of a strategy: requests, memory of measurements, predictions."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ from tuner.search.explore import unmeasured_genes
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
 from tuner.search.placement import Placer, runs_in_sequence
-from tuner.search.population import Individual
 from tuner.search.sharding import Shard
 
 
 class SearchContext:
-    """Context of one island in one epoch.  models: model of every level; None: the formula predicts.
+    """Context of one job: a shard of an epoch.  models: model of every level; None: the formula predicts.
 
     Methods that measure are generators (`tuner.search.ask_tell`); `known` is updated with the measurements.
     """
 
-    def __init__(self, rules: SearchLimits, knowledge: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
-        self.rules, self.known, self.island, self.epoch = rules, knowledge, island, epoch
+    def __init__(
+        self, rules: SearchLimits, knowledge: Knowledge, shard: int, epoch: int, seed: int, models: Sequence[Predictor | None]
+    ) -> None:
+        self.rules, self.known, self.shard, self._seed = rules, knowledge, shard, (seed, epoch, shard)
+        self.rng = self.generator(0)
         self.target_graph, self.table, self.config = rules.target_graph, knowledge.table, rules.config
-        self.share = Shard(knowledge.structures, rules.islands, island)
+        self.share = Shard(knowledge.structures, rules.shards, shard)
         self.placer = Placer(knowledge.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, unless a placement is expected to be better
         self.wide = rules.wide
         self._widened: dict[tuple[Gene, int], Gene] = {}
         self.models = models
-        # requested again in every epoch: crashes are logged at each request, so results must not depend on earlier requests
+        # requested again in every job: crashes are logged at each request, so results must not depend on earlier requests
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
         self.proposer = Proposal()  # for requests without a proposal of their own
         self._proposals: dict[Gene | Genome, Proposal] = {}
@@ -54,8 +56,12 @@ class SearchContext:
         """Whether a model predicts, not the formula."""
         return any(model is not None for model in self.models)
 
+    def generator(self, number: int) -> np.random.Generator:
+        """Generator of random numbers of this job, independent of those of other numbers."""
+        return np.random.default_rng([*self._seed, number])
+
     def permitted(self, genome: Genome, level: int) -> Genome:
-        """Genome without switched-off options, within the level's L1, and on all granted cores if all genomes of this epoch are."""
+        """Genome without switched-off options, within the level's L1, and on all granted cores if all genomes of this job are."""
         genome = self.rules.all_permitted(genome)
         if self.rules.less:
             genome = tuple(within_level(self.target_graph, gene, self.rules.levels[level]) for gene in genome)
@@ -96,7 +102,7 @@ class SearchContext:
     # proposing
 
     def propose(self, genome: Genome, proposal: Proposal) -> None:
-        """Note the proposal of a program and its segments, unless an earlier one of this epoch exists."""
+        """Note the proposal of a program and its segments, unless an earlier one of this job exists."""
         self._proposals.setdefault(genome, proposal)
         for gene in genome:
             self._proposals.setdefault(gene, proposal)
@@ -133,15 +139,12 @@ class SearchContext:
             if measurement.cycles is not None and measurement.features is not None:
                 self._raw[self.known.key(gene)] = measurement.features
 
-    def measure_programs(self, genomes: Sequence[Genome]) -> Asking[list[Individual]]:
-        """Measure programs; returns the programs that fit."""
+    def measure_programs(self, genomes: Sequence[Genome]) -> Asking[None]:
         expected = map(_logged_prediction, self.expected(genomes))
-        measurements = yield [
+        yield [
             Request("program", genome, predicted=cycles, proposal=self.proposal(genome))
             for genome, cycles in zip(genomes, expected, strict=True)
         ]
-        rows = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
-        return [Individual(genome, cycles, task) for genome, cycles, task in rows if cycles is not None]
 
     # predicting
 

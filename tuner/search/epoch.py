@@ -1,10 +1,10 @@
-"""Epoch of an island under any strategy: its rounds of requests are measured, and savings at borders are learned.
+"""Shard of an epoch under any strategy: its rounds of requests are measured, and savings at borders are learned.
 
-| epoch | islands | does                                                                                  |
-|-------|---------|---------------------------------------------------------------------------------------|
-| 0     | one     | measures the model layer by layer, so that even a stopped run has a result, and the run's initial programs |
-| 1     | all     | first step of the strategy; common ground: no island continues before all are done |
-| 2 ..  | all     | further steps of the strategy, one epoch behind the findings of others                               |
+| epoch | shards | does                                                                                                      |
+|-------|--------|-----------------------------------------------------------------------------------------------------------|
+| 0     | one    | measures the model layer by layer, so that even a stopped run has a result, and the run's initial programs |
+| 1     | all    | first step of the strategy; common ground: no job continues before all are done                           |
+| 2 ..  | all    | further steps of the strategy, without the findings of the epoch before (`search.lag`)                     |
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
 from tuner.search.overlap_saving import border_of
-from tuner.search.population import Individual
 from tuner.search.validate import check_requests
 
-FIRST, BEGINNING, EVOLVING = 0, 1, 2  # numbers of the first epochs; from EVOLVING on islands do not wait for each other
-LAG = 1  # from EVOLVING on, epochs of other islands that an island may lack; results depend on this rule
+FIRST, BEGINNING, EVOLVING = 0, 1, 2  # numbers of the first epochs; from EVOLVING on a job does not wait for the epoch before
 
 
-def run_epoch(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge, collector: Collector) -> bool:
-    """Run an epoch; returns whether it finished, False for an exhausted budget.  knowledge, collector: listen to the session.
+def run_shard(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge, collector: Collector) -> bool:
+    """Run a shard of an epoch; returns whether it finished, False for an exhausted budget.  knowledge, collector: listen to the session.
 
     Raises `TilefarmError` for invalid requests.
     """
@@ -54,7 +52,7 @@ def run_epoch(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge
 
 
 def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
-    """First epoch: a program of single operators for each of the machine's grants.  Its programs are the first island's elites.
+    """First epoch: a program of single operators for each of the machine's grants.
 
     begun: initial program of the run -> origin, measured next; programs that need disabled options are left to the strategy.
     Raises `InfeasibleError` if even single operators do not fit.
@@ -71,23 +69,9 @@ def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Gen
             raise InfeasibleError(f"{machine.name}: layer by layer: {measurement.error}")
         if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
             raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
-        _admit(collector, genome, measurement)
     initial = dict[Genome, Proposal]()
     for genome, origin in begun.items():
         if (allowed := rules.all_permitted(genome)) not in genomes:
             initial.setdefault(allowed, Proposal(origin))
-    if initial and collector.elites:  # no more requests to a board that never answers
-        for genome, measurement in zip(
-            initial, (yield [Request("program", genome, proposal=origin) for genome, origin in initial.items()]), strict=True
-        ):
-            _admit(collector, genome, measurement)
-
-
-def _admit(collector: Collector, genome: Genome, measurement: Measurement) -> None:
-    if measurement.cycles is not None:
-        collector.elites.append(Individual(genome, measurement.cycles, measurement.task))
-
-
-def exchanges(epoch: int, every: int) -> bool:
-    """Whether islands receive the elites of their neighbours at the start of this epoch."""
-    return epoch > EVOLVING and (epoch - EVOLVING) % every == 0
+    if initial and collector.individuals:  # no more requests to a board that never answers
+        yield [Request("program", genome, proposal=origin) for genome, origin in initial.items()]

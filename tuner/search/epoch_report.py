@@ -1,4 +1,4 @@
-"""Report of an island's epoch for the others: a listener collects it."""
+"""Report of a job for later jobs: a listener collects it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PROGRAM = KINDS.index("program")
 class Collector:
     """Collector of an epoch's findings.  segments: genes measured alone, with results.  programs: genomes of measured programs.
 
-    border: float64 [levels], cycles saved by a border; None if unknown.  elites: the island's best, if they are exchanged.
+    border: float64 [levels], cycles saved by a border; None if unknown.  individuals: task -> program that fits some level.
     """
 
     def __init__(self) -> None:
         self.segments: list[Gene] = []
         self.programs: list[Genome] = []
         self.border: NDArray[np.float64] | None = None
-        self.elites: list[Individual] = []
+        self.individuals: dict[str, Individual] = {}
         self._rows: list[tuple[Request, Measurement]] = []
         self._tasks: dict[str, int] = {}  # task -> its first row
 
@@ -49,8 +49,10 @@ class Collector:
                 self.segments.append(request.genome[0])
         elif request.kind == "program":
             self.programs.append(request.genome)
+            if (cycles := measurement.cycles) is not None:
+                self.individuals.setdefault(measurement.task, Individual(request.genome, cycles, measurement.task))
 
-    def pack(self, island: int, levels: int, proposed: Mapping[Genome, str] = MappingProxyType({})) -> bytes:
+    def pack(self, levels: int, proposed: Mapping[Genome, str] = MappingProxyType({})) -> bytes:
         """Columns of `EPOCH`.  proposed: programs from elsewhere that are worth measuring -> where they are from."""
         rows = self._rows
         nothing, blank = np.zeros((levels, len(RESULTS)), np.int64), np.full(len(FEATURES), np.nan, np.float32)
@@ -64,12 +66,11 @@ class Collector:
             "features": np.array([blank if m.features is None else scale_features(m.features) for _, m in rows], np.float32),
             "programs": [genome_name(genome) for genome in self.programs],
             "singles": [is_single_operator_sequence(genome) for genome in self.programs],
-            "island": [island],
             "border": () if self.border is None else self.border,
             "proposed": pack_genomes([*proposed]),
             "proposed_by": [*proposed.values()],
         }
-        return to_bytes(columns | pack_individuals(self.elites, "elite_"), EPOCH)
+        return to_bytes(columns | pack_individuals([*self.individuals.values()], "fit_"), EPOCH)
 
 
 def pack_segments(
@@ -87,7 +88,6 @@ def pack_segments(
         "asked": np.ones(count, np.bool_),
         "genome": pack_genomes([(gene,) for gene in genes]),
         "values": values,
-        "island": [0],
         "proposed": pack_genomes([*proposed]),
         "proposed_by": [*proposed.values()],
     }

@@ -22,7 +22,7 @@ from tuner.search.table import SegmentTable
 Within = Callable[[Gene], Gene]  # gene -> gene within a level's L1
 
 _OF_SEGMENTATION = 0.5  # share of random genes on runs of the segmentation
-_DRAWS = 4  # limit of draws for each gene and island
+_DRAWS = 4  # limit of draws for each gene and shard
 
 
 def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -> list[Gene]:
@@ -83,7 +83,7 @@ def propose_segments(
     single_moves = {name: move for name, move in moves.items() if name not in OF_PROGRAMS}
     all_moves = {name: move for name, move in moves.items() if name != "change_ahead"}  # no effect on a single segment
     singles = [genome for genome in map(table.singles, range(len(table.groups))) if genome is not None]
-    for attempt in range(count * _DRAWS * share.islands):
+    for attempt in range(count * _DRAWS * share.count):
         if len(chosen) >= count:
             break
         draw = rng.random()

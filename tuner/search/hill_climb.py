@@ -17,57 +17,54 @@ from compiler.space.mutators import crossover, random_genome
 from tuner.measure.request import RANDOM, Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
-from tuner.search.population import ChildRecord, Island
+from tuner.search.population import Population
 
 # Weight of a move in draws, 1 by default: from gains over time in earlier searches.
 _OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
 _CROSSED = 0.2  # share of changes that take a stretch from another program
 _NOISE = 0.04  # noise of the segmentation that supplies stretches
 _GOLDEN = (5**0.5 - 1) / 2  # golden ratio: its multiples spread evenly
-_FASTER = 1e-4  # least gain that counts, as a share of the cycles
-_IDLE = 2  # children without gain after which children get fewer changes
+_IDLE, _HALVED = 2, 8  # the changes of a child are halved for every `_HALVED` programs without gain but the first `_IDLE` such periods
 _LEAST = 8  # least number of changes without gain
 _NEAR = 1.03  # largest ratio of estimated cycles of new segments to replaced ones: hardly any change beyond it wins
 
 
-def grow_children(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
-    """Grow at most `count` new programs, not in `taken`; random programs if the island has none to change, with no other measurement.
-
-    Without segmentations an island would wait for elites of its neighbours.
-    """
+def grow_children(context: SearchContext, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
+    """Grow at most `count` new programs, not in `taken`; random programs if there is none to change."""
     rules, grown = context.rules, list[Genome]()
-    if not island.members:
+    if not context.known.population.members:
         levels = [] if taken else [rules.order[number % len(rules.order)] for number in range(count)]
-        drawn = [context.permitted(random_genome(context.target_graph, island.rng), level) for level in levels]
+        drawn = [context.permitted(random_genome(context.target_graph, context.rng), level) for level in levels]
         for genome in drawn:
             context.propose(genome, RANDOM)
         return drawn
     for number in range(count if context.config.search.changes else 0):
         level = _level(context, turn * count + number)
-        child = yield from _grow_child(context, island, level, {*taken, *grown})
+        child = yield from _grow_child(context, level, {*taken, *grown})
         if child is not None:
             grown.append(child)
     return grown
 
 
 def _level(context: SearchContext, number: int) -> int:
-    """Level of a child: an island stays with one level if there are islands for all; levels get shares (multiples of the golden ratio)."""
+    """Level of a child: a shard stays with one level if there are shards for all; levels get shares (multiples of the golden ratio)."""
     rules = context.rules
-    position = context.island if rules.islands >= len(rules.levels) else number * rules.islands + context.island
+    position = context.shard if rules.shards >= len(rules.levels) else number * rules.shards + context.shard
     shares = np.cumsum(rules.level_weights)
     return int(np.searchsorted(shares, position * _GOLDEN % 1 * shares[-1], "right"))
 
 
-def _grow_child(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
+def _grow_child(context: SearchContext, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
     """Grow a child from a level's best program until `_patience` changes in a row gain nothing.  The child is a new program, not always
     faster."""
-    best, idle, patience = island.best(level), 0, _patience(context, island, level)
+    population = context.known.population
+    best, idle, patience = population.best(level), 0, _patience(context, population, level)
     current, lineage = best.genome, Proposal(parents=(best.task,))
     cycles = yield from context.foreseen(current, level)
     seen, candidates = {current}, list[tuple[float, Genome]]()
     while idle < patience:
         idle += 1
-        changed, step = _change(context, island, current, level)
+        changed, step = _change(context, current, level)
         child = None if changed is None else context.permitted(changed, level)
         if child is None or child in seen:
             continue
@@ -84,34 +81,31 @@ def _grow_child(context: SearchContext, island: Island, level: int, taken: Colle
     return min(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
 
 
-def _patience(context: SearchContext, island: Island, level: int) -> int:
-    """Number of changes: `search.changes`, halved for every child but two since the level's best program last became faster.
+def _patience(context: SearchContext, population: Population, level: int) -> int:
+    """Number of changes: `search.changes`, halved again and again while programs do not make the level's best faster.
 
     So a long search spends its time on measurements once changes gain nothing.
     """
-    best, limit = int(island.best(level).cycles[level]), context.config.search.changes
-    record = island.grown.get(level)
-    if record is None or best < (1 - _FASTER) * record.cycles:
-        record = ChildRecord(best, 0)
-    island.grown[level] = record._replace(since=record.since + 1)
-    return max(min(limit, _LEAST), limit >> max(0, record.since - _IDLE))
+    limit = context.config.search.changes
+    return max(min(limit, _LEAST), limit >> max(0, population.idle[level] // _HALVED - _IDLE))
 
 
-def _stretch_source(context: SearchContext, island: Island, level: int) -> tuple[Genome, tuple[str, ...]]:
-    """Source of stretches, and its task: a segmentation that is nearly the cheapest, or another program of the island."""
-    noisy = context.config.use.segmentations and island.rng.random() < 0.5
-    segmentation = context.table.segmentation(level, context.known.border[level], _NOISE, island.rng) if noisy else None
+def _stretch_source(context: SearchContext, level: int) -> tuple[Genome, tuple[str, ...]]:
+    """Source of stretches, and its task: a segmentation that is nearly the cheapest, or another program of the population."""
+    noisy = context.config.use.segmentations and context.rng.random() < 0.5
+    segmentation = context.table.segmentation(level, context.known.border[level], _NOISE, context.rng) if noisy else None
     if segmentation is not None:
         return segmentation[0], ()
-    member = island.members[int(island.rng.integers(len(island.members)))]
+    members = context.known.population.members
+    member = members[int(context.rng.integers(len(members)))]
     return member.genome, (member.task,)
 
 
-def _change(context: SearchContext, island: Island, genome: Genome, level: int) -> tuple[Genome | None, Proposal]:
+def _change(context: SearchContext, genome: Genome, level: int) -> tuple[Genome | None, Proposal]:
     """Change a genome by one move, or by a stretch of another program."""
-    moves, rng = context.rules.moves, island.rng
+    moves, rng = context.rules.moves, context.rng
     if rng.random() < _CROSSED:
-        partner, tasks = _stretch_source(context, island, level)
+        partner, tasks = _stretch_source(context, level)
         return crossover(genome, partner, rng), Proposal("crossover", tasks)
     names = [name for name in moves for _ in range(_OFTEN.get(name, 1))]
     name = names[int(rng.integers(len(names)))]

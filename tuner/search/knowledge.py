@@ -1,7 +1,7 @@
-"""Knowledge of a search: segments, savings at borders, measured programs, elites of other islands.
+"""Knowledge of a search: segments, savings at borders, measured programs, the population.
 
-It grows by findings: the results of one island in one epoch.  It depends only on the findings in their order, so two processes with the
-same findings have equal knowledge.  Findings of a job in progress, for its island alone, are removed after it.
+It grows by findings: the results of one job.  It depends only on the findings in their order, so two processes with the
+same findings have equal knowledge.  Findings of a job in progress, for it alone, are removed after it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from compiler.space.structural_hash import Structures
 from tuner.log.columns import from_bytes
 from tuner.log.record import EPOCH, RESULTS
 from tuner.measure.request import CYCLES, MOVED, Measurement, Request, with_never
-from tuner.search.epoch_report import SEGMENTS
+from tuner.search.epoch_report import PROGRAM, SEGMENTS
 from tuner.search.hashing import genome_name
 from tuner.search.packing import unpack_genomes, unpack_individuals
-from tuner.search.population import Individual
+from tuner.search.population import Individual, Population
 from tuner.search.table import SegmentTable
 
 
@@ -40,18 +40,18 @@ class Knowledge:
         """Remove everything."""
         self.table = SegmentTable(self.structures, self.levels, self.groups)
         self.border = np.zeros(self.levels)
-        self.programs: set[int] = set()
-        self.elites: dict[int, list[Individual]] = {}
+        self.programs: dict[int, NDArray[np.int64] | None] = {}  # name -> cycles; None: does not fit
+        self.population = Population()
         self.proposed: dict[Genome, str] = {}
         self.version = 0
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
-        """Learn the findings of every island in an epoch, for good."""
+        """Learn the findings of all jobs of an epoch, for good."""
         for data in findings:
-            self.learn(data)
+            self._learn(data)
         self.version += 1
 
-    def learn(self, data: bytes) -> None:
+    def _learn(self, data: bytes) -> None:
         epoch = from_bytes(data, EPOCH)
         segments = np.flatnonzero(epoch["asked"] & np.isin(epoch["kind"], SEGMENTS))
         count = len(epoch["kind"])
@@ -63,23 +63,24 @@ class Knowledge:
         features = epoch["features"].reshape(count, -1)[segments] if len(epoch["features"]) else np.zeros((len(genes), 0), np.float32)
         for gene, fits, gene_cycles, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
             self.table.add(gene, with_never(gene_cycles) if fits else None, bytes_, look.tobytes() if fits else b"")
-        self.add_programs(epoch["programs"].tolist())
+        programs = np.flatnonzero(epoch["kind"] == PROGRAM)
+        fits = (epoch["status"][programs] == 0).tolist()
+        for name, fit, program_cycles in zip(epoch["programs"].tolist(), fits, values[programs, :, CYCLES], strict=True):
+            self.programs[name] = with_never(program_cycles) if fit else None
         if len(border := epoch["border"]):
             self.add_border(border)
-        if elites := unpack_individuals(epoch, "elite_"):
-            self.elites[epoch["island"].item()] = elites
+        self.population = self.population.admit(unpack_individuals(epoch, "fit_"))
         self.proposed = {**self.proposed, **dict(zip(unpack_genomes(epoch.arrow("proposed")), epoch.texts("proposed_by"), strict=True))}
 
     def heard(self, request: Request, measurement: Measurement) -> None:
-        """Learn one measurement: a `Listener`, for the island that measures now."""
+        """Learn one measurement: a `Listener`, for the job that measures now."""
         if request.measure and request.kind == "segment":
             look = b"" if measurement.cycles is None or measurement.features is None else scale_features(measurement.features).tobytes()
             self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes, look)
         elif request.measure and request.kind == "program":
-            self.add_programs([genome_name(request.genome)])
-
-    def add_programs(self, names: Sequence[int]) -> None:
-        self.programs.update(names)
+            self.programs[genome_name(request.genome)] = measurement.cycles
+            if measurement.cycles is not None:
+                self.population = self.population.admit([Individual(request.genome, measurement.cycles, measurement.task)])
 
     def add_border(self, sample: NDArray[np.float64]) -> None:
         """Add a sample of savings; newer samples have more weight, and a saving is never negative."""
@@ -89,17 +90,20 @@ class Knowledge:
         """Whether the genome was measured as a program."""
         return genome_name(genome) in self.programs
 
+    def program_cycles(self, genome: Genome) -> NDArray[np.int64] | None:
+        """Cycles of a measured program, int64 [levels]; None if it fits no level.  Raises `KeyError` for another program."""
+        return self.programs[genome_name(genome)]
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Remove at the end everything that is learned inside."""
-        border, programs, elites = self.border, self.programs, dict(self.elites)
-        proposed = self.proposed
-        self.programs = set(programs)
+        border, programs, population = self.border, self.programs, self.population
+        self.programs = dict(programs)
         try:
             with self.table.aside():
                 yield
         finally:
-            self.border, self.programs, self.elites, self.proposed = border, programs, elites, proposed
+            self.border, self.programs, self.population = border, programs, population
 
     def key(self, gene: Gene) -> Key:
         return self.structures.key(gene)

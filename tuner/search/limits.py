@@ -1,4 +1,4 @@
-"""Limits and preferences of the configuration: the same for every island of a run."""
+"""Limits and preferences of the configuration: the same for every job of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SearchLimits:
 
     wide: whether every segment is always on all cores.  off: field -> its only value, for fields that are switched off.
 
-    islands: number of islands.  order: levels, by weight, descending.  at: `Level` of each level.  granted: grant of each level.
+    shards: number of shards of an epoch.  order: levels, by weight, descending.  at: `Level` of each level.  granted: grant of each level.
     less: whether some level grants less than all.
     """
 
@@ -26,7 +26,7 @@ class SearchLimits:
         self.target_graph, self.levels, self.config = target_graph, levels, config
         use, several = config.use, target_graph.machine.cores > 1 and config.use.cores
         self.off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch and not getattr(use, knob.switch)}
-        self.islands = config.islands
+        self.shards = config.search.shards
         self.at = [target_graph.machine.contention[level] for level in levels]
         self.granted = [target_graph.machine.granted(level) for level in levels]
         self.less = any(granted != target_graph.machine.full_grant for granted in self.granted)

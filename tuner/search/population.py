@@ -1,9 +1,9 @@
-"""Islands: separate populations of genomes that exchange their best from time to time."""
+"""Population: the measured programs that a search continues from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
 from compiler.target.target_graph import TargetGraph
-from tuner.config import SearchSettings
+
+SIZE, ELITES = 32, 4  # members; of every level the fastest that always stay
+_FASTER = 1e-4  # least gain that counts, as a share of the cycles
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,47 +33,36 @@ class Individual:
         return plan
 
 
-class ChildRecord(NamedTuple):
-    """Record of a level's children: cycles of its best program when it last became faster; number of children since."""
+@dataclass(frozen=True)
+class Population:
+    """Population, ordered with the best of every level first.
 
-    cycles: int
-    since: int
+    idle: number of programs since a level's best became faster, for each level; () before the first program.
+    """
 
+    members: tuple[Individual, ...] = ()
+    idle: tuple[int, ...] = ()
 
-@dataclass
-class Island:
-    """Population, ordered with the best of every level first.  grown: level -> number of grown children."""
-
-    rng: np.random.Generator
-    members: list[Individual] = field(default_factory=list)
-    grown: dict[int, ChildRecord] = field(default_factory=dict)
-
-    def aside(self, number: int) -> np.random.Generator:
-        """Generator independent of the island's, the same until the island draws."""
-        bits = self.rng.bit_generator
-        assert isinstance(bits, np.random.PCG64)
-        return np.random.Generator(bits.jumped(number))
-
-    def admit(self, new: list[Individual], search: SearchSettings) -> None:
-        """Keep `elites` of every level, then the best by mean rank over the levels, `population` in all."""
-        pool = {member.task: member for member in [*self.members, *new]}
-        everyone = sorted(pool.values(), key=lambda m: m.task)
+    def admit(self, new: Sequence[Individual]) -> Population:
+        """Population of old and new members: the `ELITES` of every level, then the best by mean rank over the levels."""
+        everyone = sorted({member.task: member for member in [*self.members, *new]}.values(), key=lambda member: member.task)
         if not everyone:
-            return
-        cycles = np.stack([m.cycles for m in everyone])
+            return self
+        cycles = np.stack([member.cycles for member in everyone])
         order = np.argsort(cycles, axis=0, kind="stable")
         ranks = np.empty_like(order)
         for level in range(cycles.shape[1]):
             ranks[order[:, level], level] = np.arange(len(everyone))
-        keep: dict[int, None] = {}
-        for place in range(search.elites):
-            for level in range(cycles.shape[1]):
-                if place < len(everyone):
-                    keep.setdefault(int(order[place, level]))
-        for index in np.argsort(ranks.sum(1), kind="stable"):
-            keep.setdefault(int(index))
-        self.members = [everyone[index] for index in list(keep)[: max(search.population, len(keep) and search.elites)]]
+        keep = dict.fromkeys(order[:ELITES].ravel().tolist()) | dict.fromkeys(np.argsort(ranks.sum(1), kind="stable").tolist())
+        members = tuple(everyone[index] for index in [*keep][:SIZE])
+        if not self.members:
+            return Population(members, (0,) * cycles.shape[1])
+        idle = (
+            0 if cycles[:, level].min() < (1 - _FASTER) * self.best(level).cycles[level] else count + len(new)
+            for level, count in enumerate(self.idle)
+        )
+        return Population(members, tuple(idle))
 
     def best(self, level: int) -> Individual:
         """Fastest member at a level."""
-        return min(self.members, key=lambda m: (int(m.cycles[level]), m.task))
+        return min(self.members, key=lambda member: (int(member.cycles[level]), member.task))

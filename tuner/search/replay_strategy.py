@@ -10,7 +10,6 @@ from tuner.measure.request import Proposal, Request
 from tuner.search.ask_tell import Asking
 from tuner.search.epoch import BEGINNING
 from tuner.search.knowledge import Knowledge
-from tuner.search.population import Individual
 from tuner.search.strategy import StrategyContext
 
 
@@ -19,9 +18,8 @@ class KnownPrograms:
 
     version: ClassVar[str] = "1"
 
-    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
-        del state
-        self._island = context.island
+    def __init__(self, context: StrategyContext) -> None:
+        self._island = context.shard
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
         """Keep the knowledge; only its programs are used."""
@@ -29,16 +27,8 @@ class KnownPrograms:
         self._known = known
 
     def ask(self, epoch: int) -> Asking[None]:
-        """Request the programs once, on the first island."""
+        """Request the programs once, in the first job."""
         if epoch == BEGINNING and self._island == 0:
             programs = {genome: by for genome, by in self._known.proposed.items() if not self._known.measured(genome)}
             if programs:
                 yield [Request("program", genome, proposal=Proposal(by)) for genome, by in programs.items()]
-
-    def elites(self) -> Sequence[Individual]:
-        """Return none: no island continues from them."""
-        return ()
-
-    def state(self) -> bytes:
-        """Return an empty state."""
-        return b"-"

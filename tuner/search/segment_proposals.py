@@ -1,4 +1,4 @@
-"""Segments that an island measures: near the best segmentations, expected to help, and a share at random.
+"""Segments that a job measures: near the best segmentations, expected to help, and a share at random.
 
 Segmentations under noisy costs, and moves drawn by their past gains, brought no difference beyond noise.
 """
@@ -20,24 +20,20 @@ from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
 from tuner.search.expected_improvement import corrections, expected_savings
 from tuner.search.explore import Within, propose_segments
-from tuner.search.population import Island
 
 
-def explore_segments(context: SearchContext, island: Island) -> Asking[None]:
-    """Measure this island's part of new segments (`sharding`).
+def explore_segments(context: SearchContext) -> Asking[None]:
+    """Measure new segments of this job's shard (`sharding`).
 
     With placement, each number of cores has its own share: segments on fewer cores take longer, so in a common ranking they would never be
     among the promising ones.  All cores get as much as in a search without placement.
     """
     rules, segments = context.rules, context.config.segments
-    # several cores multiply the number of segments
-    counts = [-(-count * rules.several // rules.islands) for count in (segments.candidates, segments.measured)]
+    counts = [count * rules.several for count in (segments.candidates, segments.measured)]
     several = rules.several > 1
     every_level = range(len(rules.levels))
     widths_of = [granted.cores if several else None for granted in rules.granted]
-    bests = {
-        level: segmentation for level in every_level if (segmentation := _best_now(context, island, level, widths_of[level])) is not None
-    }
+    bests = {level: segmentation for level in every_level if (segmentation := _best_now(context, level, widths_of[level])) is not None}
     if not bests:
         return
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
@@ -47,14 +43,14 @@ def explore_segments(context: SearchContext, island: Island) -> Asking[None]:
         context.table,
         [*bests.values()],
         counts[0],
-        island.rng,
+        context.rng,
         moves,
         segments,
         wide,
         context.share,
         _fits(context, bests),
     )
-    yield from _measure_best(context, island.rng, pool, bests, counts[1], wide)
+    yield from _measure_best(context, context.rng, pool, bests, counts[1], wide)
     if context.placer is None:
         for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.target_graph.machine.cores}:
             pool = propose_segments(
@@ -62,17 +58,17 @@ def explore_segments(context: SearchContext, island: Island) -> Asking[None]:
                 context.table,
                 [*bests.values()],
                 counts[0],
-                island.rng,
+                context.rng,
                 moves,
                 segments,
                 width,
                 context.share,
                 _fits(context, bests),
             )
-            yield from _measure_best(context, island.rng, pool, bests, counts[1], width)
+            yield from _measure_best(context, context.rng, pool, bests, counts[1], width)
         return
     # separate random numbers: the choices for all cores equal those of a search without placement
-    rng = island.aside(1)
+    rng = context.generator(1)
     count, many = (-(-share // rules.several) for share in counts)
     segmentations = [(level, context.table.segmentation(level, context.known.border[level])) for level in range(len(rules.levels))]
     for width in reversed(widths(rules.target_graph)[:-1]):
@@ -146,9 +142,10 @@ def _with_new_features(
     return list(distinct.values())
 
 
-def _best_now(context: SearchContext, island: Island, level: int, width: int | None) -> Genome | None:
+def _best_now(context: SearchContext, level: int, width: int | None) -> Genome | None:
     """Genome whose neighbourhood is explored."""
     if context.config.use.segmentations:
         segmentation = context.table.segmentation(level, context.known.border[level], width=width)
         return None if segmentation is None else segmentation[0]
-    return island.best(level).genome if island.members else None
+    population = context.known.population
+    return population.best(level).genome if population.members else None

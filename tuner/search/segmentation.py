@@ -2,7 +2,7 @@
 
 | epoch | does                                                                                                       |
 |-------|------------------------------------------------------------------------------------------------------------|
-| 1     | measures its share of the initial programs and of single operators; the first island also runs the bootstrap |
+| 1     | measures its shard of the initial programs and of single operators; the first job also runs the bootstrap |
 | 2 ..  | evolves: measures promising segments, proposes programs, selects by prediction, measures them             |
 """
 
@@ -19,12 +19,10 @@ from tuner.measure.request import BASELINE, SHORTEST_PATH, Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.bootstrap import Bootstrap, changed_operators, improve_segments, single_operator_genes
 from tuner.search.context import SearchContext
-from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
+from tuner.search.epoch import BEGINNING, EVOLVING
 from tuner.search.explore import first_genes, unmeasured_genes
 from tuner.search.hill_climb import grow_children
-from tuner.search.island_state import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
-from tuner.search.population import Individual, Island
 from tuner.search.proposals import propose_programs
 from tuner.search.segment_proposals import explore_segments
 from tuner.search.strategy import StrategyContext
@@ -33,87 +31,75 @@ ESTIMATE_ERROR = 0.02  # for programs with all segments in sequence
 
 
 class Segmentation:
-    """Strategy of islands: see `tuner.search.strategy.SearchStrategy`."""
+    """Built-in strategy: see `tuner.search.strategy.SearchStrategy`."""
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
 
-    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
+    def __init__(self, context: StrategyContext) -> None:
         self.context = context
-        rng = np.random.default_rng([context.seed, 1 + context.island])
-        self.island = Island(rng) if state is None else unpack_island(state)
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
         self.known, self.models = known, models
 
     def ask(self, epoch: int) -> Asking[None]:
-        context = SearchContext(self.context.rules, self.known, self.context.island, epoch, self.models)
+        context = SearchContext(self.context.rules, self.known, self.context.shard, epoch, self.context.seed, self.models)
         if epoch == BEGINNING:
-            self.island.admit(context.known.elites.get(0, []), context.config.search)
-            first = _first_segments(context)  # the island's share, computed before the islands' knowledge differs
-            yield from _first_programs(context, self.island)
+            first = _first_segments(context)  # before the jobs' knowledge differs
+            yield from _first_programs(context)
             context.proposer = BASELINE
             yield from context.measure_segments(unmeasured_genes(context.table, first))
         else:
-            yield from _evolve(context, self.island, epoch - EVOLVING)
-
-    def elites(self) -> Sequence[Individual]:
-        return self.island.members
-
-    def state(self) -> bytes:
-        return pack_island(self.island)
+            yield from _evolve(context, epoch - EVOLVING)
 
 
-def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
-    """Measure this island's share of the initial programs, cut where they do not fit; on the first island also the bootstrap's programs."""
+def _first_programs(context: SearchContext) -> Asking[None]:
+    """Measure this job's shard of the initial programs, cut where they do not fit; in the first job also the bootstrap's programs."""
     initial = dict[Genome, None]()
-    for genome, origin in list(context.known.proposed.items())[context.island :: context.rules.islands]:
+    for genome, origin in list(context.known.proposed.items())[context.shard :: context.rules.shards]:
         initial.setdefault(allowed := context.rules.all_permitted(genome))
         context.propose(allowed, Proposal(origin))
-    yield from _measure_programs(context, island, [*initial])
+    yield from _measure_programs(context, [*initial])
     context.proposer = SHORTEST_PATH
-    if context.island == 0 and context.config.use.segmentations:
+    if context.shard == 0 and context.config.use.segmentations:
         programs = yield from improve_segments(context, (yield from Bootstrap(context).measured()))
-        yield from _measure_programs(context, island, programs)
-        yield from _measure_programs(context, island, [context.held(genome, level) for level, genome in enumerate(programs)])
+        yield from _measure_programs(context, programs)
+        yield from _measure_programs(context, [context.held(genome, level) for level, genome in enumerate(programs)])
 
 
-def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
+def _measure_programs(context: SearchContext, genomes: Sequence[Genome]) -> Asking[None]:
     """Measure programs with their segments, repaired to fit."""
     repaired = yield from context.repaired(genomes)
     feasible = [genome for genome in repaired if genome is not None]
     yield from context.measure_segments(unmeasured_genes(context.table, [gene for genome in feasible for gene in genome]))
     fitting = [genome for genome in dict.fromkeys(feasible) if not context.known.measured(genome)]
-    island.admit((yield from context.measure_programs(fitting)), context.config.search)
+    yield from context.measure_programs(fitting)
 
 
 def _first_segments(context: SearchContext) -> list[Gene]:
-    """Share of every single operator; with several cores in many forms, with short runs, on each number of cores: placement chooses among
+    """Shard of all single operators; with several cores in many forms, with short runs, on each number of cores: placement chooses among
     them.
     """
     genes = single_operator_genes(context)
     if context.rules.several > 1:
         genes += first_genes(context.target_graph, context.table, context.config.use.halo_cache)
     segments = context.wanted(context.at_every_grant(genes))
-    return segments[context.island :: context.rules.islands]
+    return segments[context.shard :: context.rules.shards]
 
 
-def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
-    config, count = context.config, context.config.search.generation
-    if context.rules.islands > 1 and exchanges(context.epoch, config.search.exchange_every):
-        island.admit([elite for elites in context.known.elites.values() for elite in elites], config.search)
+def _evolve(context: SearchContext, turn: int) -> Asking[None]:
+    count = context.config.search.generation
     context.proposer = BASELINE
     yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context, turn))))
-    yield from explore_segments(context, island)
-    wanted = yield from propose_programs(context, island, count, turn)
-    grown = yield from grow_children(context, island, count - len(wanted), turn, wanted)
-    # their segments too, for segmentations and for children of other islands
+    yield from explore_segments(context)
+    wanted = yield from propose_programs(context, count, turn)
+    grown = yield from grow_children(context, count - len(wanted), turn, wanted)
+    # their segments too, for segmentations and for children of other jobs
     yield from context.measure_segments(context.wanted([gene for genome in grown for gene in genome]))
     programs = yield from context.repaired([*wanted, *grown])
     fitting = [genome for genome in programs if genome is not None and not context.known.measured(genome)]
     if context.placer is not None and not context.wide:
         fitting = select_hopeful(context, fitting, {genome for genome in programs[: len(wanted)] if genome is not None})
-    individuals = yield from context.measure_programs(list(dict.fromkeys(fitting)))
-    island.admit(individuals, config.search)
+    yield from context.measure_programs(list(dict.fromkeys(fitting)))
 
 
 def select_hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:

@@ -11,7 +11,7 @@ import pandas as pd
 from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.farm.commit_log import RunBudget
 from tuner.farm.coordinator import Key
-from tuner.farm.jobs import Broadcast, EpochResult, Job, JobRunner, Training, build_job_runner
+from tuner.farm.jobs import Broadcast, Job, JobResult, JobRunner, Training, build_job_runner
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
@@ -54,7 +54,7 @@ class ShuffledJobs:
     def start(self, key: Key, job: Job | Training) -> None:
         self._started.append((key, job))
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
         del patience_s
         key, job = self._started.pop(self._random.randrange(len(self._started)))
         who = self._random.randrange(self.workers)

@@ -20,28 +20,26 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.platform.local_files import LocalPath
 from tuner.search.ask_tell import Asking, translate
-from tuner.search.epoch import first_programs, run_epoch
+from tuner.search.epoch import first_programs, run_shard
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
 from tuner.search.strategy import SearchStrategy, StrategyContext
 from tuner.search.validate import fault
-from tuner.testing.pickles import is_pickle
 from tuner.testing.samples import sample_unit
 from tuner.testing.shuffled import searched
 
-EPOCHS = 5  # epochs of every island that are examined one by one
-MOST_ROUNDS = 1000  # limit of an epoch
+EPOCHS = 5  # epochs that are examined job by job
+MOST_ROUNDS = 1000  # limit of a job
 MOST_REQUESTS = 10_000  # limit of a round
 
 
 class Asked(NamedTuple):
-    """Requests of an island in an epoch, round by round, and the state that it left."""
+    """Requests of a job, round by round."""
 
     epoch: int
-    island: int
+    shard: int
     rounds: list[Sequence[Request]]
-    state: bytes
 
 
 class StrategyContract:
@@ -57,7 +55,7 @@ class StrategyContract:
 
     @cached_property
     def config(self) -> TuneConfig:
-        few = ("search.islands=3", "segments.candidates=24", "segments.measured=8", "farm.checkpoint_every_s=0.001")
+        few = ("search.lag=6", "segments.candidates=8", "segments.measured=3", "farm.checkpoint_every_s=0.001")
         return load_config(None, (*few, *self.settings))
 
     @property
@@ -69,34 +67,32 @@ class StrategyContract:
         return tuple(self.target_graph.machine.contention)
 
     def epochs(self) -> list[Asked]:
-        """Some epochs of all islands in sequence; each strategy is created again from its state."""
+        """Jobs of some epochs in sequence."""
         rules, evaluator = SearchLimits(self.target_graph, self.levels, self.config, {}), Evaluator(self.target_graph, self.levels)
-        knowledge, states = Knowledge(Structures(self.target_graph), len(self.levels)), [b""] * self.config.islands
+        knowledge = Knowledge(Structures(self.target_graph), len(self.levels))
         out: list[Asked] = []
         for epoch in range(EPOCHS):
             findings = []
-            for island in range(len(states) if epoch else 1):
+            for shard in range(rules.shards if epoch else 1):
                 collector, rounds = Collector(), list[Sequence[Request]]()
                 session = MeasureBudget(lambda requests: map(evaluator.measure, requests), (knowledge, collector))
                 with knowledge.aside():
                     if not epoch:
-                        run_epoch(first_programs(rules, collector), session, knowledge, collector)
+                        run_shard(first_programs(rules, collector), session, knowledge, collector)
                     else:
-                        strategy = self.strategy(StrategyContext(rules, island, 0), states[island] or None)
+                        strategy = self.strategy(StrategyContext(rules, shard, 0))
                         strategy.tell(knowledge, [None] * len(self.levels))
-                        watched = partial(self._watched, f"epoch {epoch}, island {island}", rounds)
-                        run_epoch(translate(strategy.ask(epoch), watched), session, knowledge, collector)
-                        states[island] = strategy.state()
-                        collector.elites = list(strategy.elites())[: self.config.search.elites]
-                        out.append(Asked(epoch, island, rounds, states[island]))
-                findings.append(collector.pack(island, len(self.levels)))
+                        watched = partial(self._watched, f"epoch {epoch}, shard {shard}", rounds)
+                        run_shard(translate(strategy.ask(epoch), watched), session, knowledge, collector)
+                        out.append(Asked(epoch, shard, rounds))
+                findings.append(collector.pack(len(self.levels)))
             knowledge.learn_epoch(findings)
         return out
 
     def _watched(self, where: str, rounds: list[Sequence[Request]], requests: Sequence[Request]) -> Asking[Sequence[Measurement]]:
         """Keeps a round, and lets it be measured."""
         rounds.append(list(requests))
-        assert len(rounds) <= MOST_ROUNDS, f"{where}: more than {MOST_ROUNDS} rounds; an epoch has an end"
+        assert len(rounds) <= MOST_ROUNDS, f"{where}: more than {MOST_ROUNDS} rounds; a job has an end"
         assert len(requests) <= MOST_REQUESTS, f"{where}: {len(requests)} requests in a round, expected {MOST_REQUESTS} at most"
         for request in requests:
             why = fault(self.target_graph, request)
@@ -128,24 +124,14 @@ class StrategyContract:
 
     def test_the_same_tells_give_the_same_asks(self) -> None:
         for then, now in zip(self.once, self.epochs(), strict=True):
-            where = f"epoch {now.epoch}, island {now.island}"
-            assert then.rounds == now.rounds, f"{where}: told the same, it asked something else"
-            assert then.state == now.state, f"{where}: told the same, it left another state"
+            assert then.rounds == now.rounds, f"epoch {now.epoch}, shard {now.shard}: told the same, it asked something else"
 
-    def test_a_state_comes_back(self) -> None:
-        rules = SearchLimits(self.target_graph, self.levels, self.config, {})
-        for asked in self.once:
-            assert isinstance(asked.state, bytes), f"a state of {type(asked.state).__name__}, expected bytes"
-            assert not is_pickle(asked.state), "a state is a pickle, which runs what whoever wrote the checkpoint likes"
-            restored = self.strategy(StrategyContext(rules, asked.island, 0), asked.state or None).state()
-            assert restored == asked.state, f"epoch {asked.epoch}, island {asked.island}: made from a state, it gave another"
-
-    def test_it_asks_for_its_unit_alone_and_an_epoch_ends(self) -> None:
-        assert len(self.once) == (EPOCHS - 1) * self.config.islands
+    def test_it_asks_for_its_unit_alone_and_a_job_ends(self) -> None:
+        assert len(self.once) == (EPOCHS - 1) * self.config.search.shards
 
     def test_it_asks_for_programs(self) -> None:
         programs = {request.genome for asked in self.once for part in asked.rounds for request in part if request.kind == "program"}
-        assert programs, f"no program in {EPOCHS - 1} epochs of {self.config.islands} islands, which is all that a search is for"
+        assert programs, f"no program in {EPOCHS - 1} epochs of {self.config.search.shards} jobs, which is all that a search is for"
 
     def test_any_number_of_job_runners_gives_the_same_search(self) -> None:
         """Searches with 2 and 4 job runners, whose jobs end in another order, equal one with a single job runner."""

@@ -24,8 +24,8 @@ from tuner.measure.simulator_runner import measure as simulated
 from tuner.runs.anytime_curve import best_after, readings_for
 from tuner.runs.folder import read_json
 
-SMALL = (*FEW, "search.generation=2", "segments.measured=2", "farm.checkpoint_every_s=100")
-"""An epoch takes (2 + 2 islands x 2) x 3 readings, so short searches are of tens of them."""
+SMALL = (*FEW, "search.generation=2", "segments.measured=1", "farm.checkpoint_every_s=100")
+"""An epoch takes 2 jobs x (1 + 2) x 3 readings, so short searches are of tens of them."""
 LEVELS = ("none", "slight", "severe")
 
 
@@ -247,7 +247,7 @@ RNG = np.random.default_rng(7)
 @pytest.fixture(scope="module")
 def shaken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shaken")
-    settings = (*SMALL, "runner.finalists=3", "runner.readings=16", "segments.measured=8")
+    settings = (*SMALL, "runner.finalists=3", "runner.readings=16", "segments.measured=4")
     quick(save_small("conv_chain", folder), folder / "run", 48, *settings, runner=f"{__name__}:noisy")
     return folder / "run"
 
@@ -292,7 +292,7 @@ def test_slower_board_is_told_apart_from_noise(shaken: Path, tmp_path: Path, cap
 def test_a_model_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, run = tmp_path / "chain.onnx", tmp_path / "run"
     onnx.save(piece_model("chain"), model)
-    summary = quick(model, run, 32, *SMALL, "search.islands=1")
+    summary = quick(model, run, 32, *SMALL, "search.lag=0")
     assert len(summary.pieces) > 1
     code, found = audited(capsys, run, "--longer")
     assert (code, found["faults"]) == (0, [])

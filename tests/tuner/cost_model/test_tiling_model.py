@@ -44,7 +44,7 @@ class Taste:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a short run on one network, with enough segments to learn from."""
     folder = tmp_path_factory.mktemp("tile")
-    few = ("segments.measured=64", "segments.candidates=192", "use.cost_model=false")
+    few = ("segments.measured=16", "segments.candidates=48", "use.cost_model=false")
     quick(save_small("residual_block", folder), folder / "RUN", 24, *few)
     assert main(["train", str(folder / "RUN"), "--out", str(folder / "m.model"), "--set", "model.rounds=60", "--quiet"]) == 0
     return folder / "m.model"

@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory: pytest.TempPathFactory) -> LoggedRows:
     """Of five networks, some hundred segments of each."""
-    folder, more = tmp_path_factory.mktemp("learnt"), ("use.cost_model=false", "segments.candidates=192", "segments.measured=64")
+    folder, more = tmp_path_factory.mktemp("learnt"), ("use.cost_model=false", "segments.candidates=48", "segments.measured=16")
     names = ("conv_chain", "dense_block", "inception_block", "residual_block", "shuffle_block")
     for name in names:
         quick(save_small(name, folder), folder / name, 8, *more)

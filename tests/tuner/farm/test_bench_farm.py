@@ -15,7 +15,7 @@ from tuner.config import load_config
 from tuner.farm.coordinator import SerialJobs
 from tuner.search.epoch import EVOLVING
 
-FEW = [*QUICK, "model.rounds=5", "segments.candidates=16", "segments.measured=8"]
+FEW = [*QUICK, "model.rounds=5", "segments.candidates=8", "segments.measured=4"]
 
 
 @pytest.mark.usefixtures("local_ray")

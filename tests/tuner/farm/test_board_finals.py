@@ -35,7 +35,7 @@ from tuner.plugins import files_digest
 from tuner.runs.folder import read_json
 from tuner.runs.repair import verify_run
 
-FEW = ("segments.measured=4", "segments.candidates=8", "runner.finalists=2")
+FEW = ("segments.measured=2", "segments.candidates=4", "runner.finalists=2")
 SIMULATED = "tuner.measure.simulator_runner:measure"
 
 
@@ -82,7 +82,7 @@ def noisy(program: Encoded, level: str) -> Reading:
 
 def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = ("segments.measured=16", "segments.candidates=32", "runner.finalists=2", "runner.repeats=3", "runner.readings=20")
+    settings = ("segments.measured=8", "segments.candidates=16", "runner.finalists=2", "runner.repeats=3", "runner.readings=20")
     settings += ("runner.tries=1",)
     summary = quick(model, run, 12, *settings, runner=f"{__name__}:noisy")
     assert verify_run(run) == []
@@ -217,7 +217,7 @@ def goes_away(program: Encoded, level: str) -> Reading:
 
 
 def test_vanished_board_leaves_nothing_to_learn(model: Path, tmp_path: Path) -> None:
-    settings = ("segments.measured=16", "segments.candidates=32", "model.min_rows=10", "runner.finalists=1")
+    settings = ("segments.measured=8", "segments.candidates=16", "model.min_rows=10", "runner.finalists=1")
     quick(model, tmp_path / "run", 12, *settings, runner=f"{__name__}:goes_away")
     log = read_log(tmp_path / "run").drop_duplicates("seq")
     assert (log["status"] == "crash").sum() > 10
@@ -241,7 +241,7 @@ def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.Capture
     model = save_small("vector_chain", tmp_path)
     script = tmp_path / "board.py"
     script.write_text(next(block.text for block in blocks(ROOT / "docs/plug-ins.md", "python") if "# board.py" in block.text))
-    few = ("segments.candidates=4", "segments.measured=1", "search.islands=1", "runner.readings=1", "runner.finalists=1", "runner.canary=1")
+    few = ("segments.candidates=2", "segments.measured=1", "search.lag=0", "runner.readings=1", "runner.finalists=1", "runner.canary=1")
     settings = [word for text in few for word in ("--set", text)]
     words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--candidates", "6", "--quiet", *settings]
     command = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))}"

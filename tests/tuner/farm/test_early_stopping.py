@@ -12,7 +12,7 @@ from tuner.farm.commit_log import Order
 from tuner.farm.coordinator import Coordinator
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.jobs import EpochResult
+from tuner.farm.jobs import JobResult
 from tuner.log.read import read_log
 from tuner.log.writer import Batch
 
@@ -42,7 +42,7 @@ class Late:
         self.running = list[Any]()
         self.spent = False
         self.champions = SimpleNamespace(programs=0, best=())
-        self.tasks, self.kept = list[EpochResult](), list[EpochResult]()
+        self.tasks, self.kept = list[JobResult](), list[JobResult]()
 
     def tell_epoch(self, findings: object) -> None:
         pass
@@ -54,13 +54,13 @@ class Late:
         ready = [key for key in self.running if key != self.late] or self.running
         self.spent = self.late in ready
         self.running = [key for key in self.running if key not in ready]
-        return [(key, EpochResult(b"", Batch(repr(key).encode(), b"", b"", 0), b"", True, 0, 0.0)) for key in ready]
+        return [(key, JobResult(Batch(repr(key).encode(), b"", b"", 0), True, 0, 0.0)) for key in ready]
 
-    def commit(self, result: EpochResult, epoch: int) -> Order:
+    def commit(self, result: JobResult, epoch: int) -> Order:
         self.tasks.append(result)
         return "here"
 
-    def keep(self, result: EpochResult) -> None:
+    def keep(self, result: JobResult) -> None:
         self.kept.append(result)
 
 
@@ -75,7 +75,7 @@ class Reached:
 
 def test_plateau_and_deadline_commit_nothing_more() -> None:
     late = Late()
-    conductor = Coordinator(late, EpochSchedule([b""] * 4), late, None, plateau=Reached())  # type: ignore[arg-type]
+    conductor = Coordinator(late, EpochSchedule(4), late, None, plateau=Reached())  # type: ignore[arg-type]
     conductor.begin(())
     conductor.run()
     assert [result.findings for result in late.tasks[-4:]] == [b"(2, 0)", b"(2, 1)", b"(2, 2)", b"(2, 3)"]

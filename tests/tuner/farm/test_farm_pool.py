@@ -91,7 +91,7 @@ def spec(harm: str, hurry: int = 0) -> SearchSpec:
 
 def searched(made: SearchSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
-    schedule = EpochSchedule([b""] * made.config.islands)
+    schedule = EpochSchedule(made.config.search.shards)
     with RunLog(LocalPath(folder), REAL, made.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
         rows = partial(durable_rows, LocalPath(folder), ledger, made)

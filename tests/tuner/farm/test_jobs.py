@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.ops.lower_graph import make_unit
@@ -30,10 +30,9 @@ from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
 from tuner.cost_model.model_file import TrainingOutcome
 from tuner.cost_model.training_rows import pack_rows
-from tuner.farm import epoch_schedule as schedule_module
 from tuner.farm.actor_pool import JobMessage, JobWorker, SingleItemMessage
-from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version_of
-from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, Training, Update, build_job_runner
+from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
+from tuner.farm.jobs import Broadcast, FailingItem, Job, JobResult, Training, Update, build_job_runner
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import INTS, compressed, from_bytes, schema_of, to_bytes
 from tuner.log.record import EPOCH, RESULTS
@@ -42,10 +41,9 @@ from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.epoch_report import STATUSES, Collector
 from tuner.search.hashing import genome_name, key_name
-from tuner.search.island_state import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.packing import pack_genomes, pack_individuals, unpack_genome, unpack_genomes, unpack_individuals
-from tuner.search.population import ChildRecord, Individual, Island
+from tuner.search.population import Individual
 from tuner.testing.samples import sample_rows
 
 LEVELS = ("none", "slight", "severe")
@@ -58,7 +56,7 @@ def target_graph(name: str = "residual_block") -> TargetGraph:
 
 
 def spec(*overrides: str, seed: int = 0) -> SearchSpec:
-    origin, config = Origin("r", "m", "tiny", "v", seed=seed), load_config(None, (*QUICK, "search.islands=3", *overrides))
+    origin, config = Origin("r", "m", "tiny", "v", seed=seed), load_config(None, (*QUICK, "search.lag=6", *overrides))
     return SearchSpec(origin, target_graph(), LEVELS, config)
 
 
@@ -83,20 +81,6 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
         assert (one.genome, one.cycles.tolist(), one.task) == (two.genome, two.cycles.tolist(), two.task)
     for at, genome in enumerate(genomes):
         assert unpack_genome(columns.arrow("proposed"), at) == genome
-
-
-def test_an_island_goes_on_where_it_was() -> None:
-    island = Island(
-        np.random.default_rng([3, 4]), [Individual(random_genome(target_graph(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")]
-    )
-    island.rng.integers(10, size=3)
-    island.grown = {2: ChildRecord(3, 1), 0: ChildRecord(1 << 40, 5)}
-    again = unpack_island(pack_island(island))
-    assert again.grown == island.grown
-    assert again.rng.integers(1 << 30, size=5).tolist() == island.rng.integers(1 << 30, size=5).tolist()
-    assert [m.task for m in again.members] == ["t"]
-    with pytest.raises(BadInputError, match="not columns of a search"):
-        unpack_island(b"something else")
 
 
 NUMBERS = schema_of(a=pa.int64(), b=pa.string())
@@ -140,7 +124,7 @@ def test_damage_to_columns_is_an_error_or_visible(data: st.DataObject) -> None:
 
 def test_genomes_and_keys_are_named_alike_everywhere() -> None:
     """Python salts the hashes of texts, not of numbers: a name that changed would be a program measured twice after a resume, and a segment
-    that two islands look for."""
+    that two jobs look for."""
     code = """
 from compiler.space.gene import Gene
 from tuner.search.hashing import genome_name, key_name
@@ -156,16 +140,21 @@ print(genome_name(genome), key_name(("00ff", genome[1][2:])))
 # knowledge
 
 
-def findings(*genes: Gene, cycles: int = 7, programs: Sequence[int] = (), border: float | None = None, island: int = 0) -> bytes:
-    """programs: numbers of so many that nobody knows."""
+VALUES = np.full((3, len(RESULTS)), 7)
+
+
+def findings(*genes: Gene, programs: Sequence[int] = (), border: float | None = None) -> bytes:
+    """programs: numbers of made-up programs."""
     collector = Collector()
-    values = np.full((3, len(RESULTS)), cycles)
-    for gene in genes:
-        collector.heard(Request("segment", (gene,)), Measurement("ok", task=str(gene), values=values))
-    for number in programs:
-        collector.heard(made_up(number), Measurement("ok", task=str(number), values=values))
+    for request, measurement in measured(*genes, programs=programs):
+        collector.heard(request, measurement)
     collector.border = None if border is None else np.full(3, border)
-    return collector.pack(island, 3)
+    return collector.pack(3)
+
+
+def measured(*genes: Gene, programs: Sequence[int] = (), cycles: int = 7) -> list[tuple[Request, Measurement]]:
+    requests = [*(Request("segment", (gene,)) for gene in genes), *map(made_up, programs)]
+    return [(request, Measurement("ok", task=str(request.genome), values=np.full_like(VALUES, cycles))) for request in requests]
 
 
 def made_up(number: int) -> Request:
@@ -180,54 +169,78 @@ def test_what_is_aside_is_forgotten() -> None:
     known = Knowledge(Structures(target_graph()), 3)
     known.learn_epoch([findings(Gene(0, 1), programs=[1], border=4.0)])
     with known.aside():
-        known.learn(findings(Gene(0, 1, 2), Gene(1, 2), cycles=3, programs=[2], border=8.0))
+        for request, measurement in measured(Gene(0, 1, 2), Gene(1, 2), programs=[2], cycles=3):
+            known.heard(request, measurement)
+        known.add_border(np.full(3, 8.0))
         assert known.border.tolist() == [5.0] * 3
         assert known.table.best(0, 1, 0) == (3, Gene(0, 1, 2))
-        assert known.programs == {name_of(1), name_of(2)}
+        assert known.programs.keys() == {name_of(1), name_of(2)}
+        assert known.population.best(0).genome == made_up(2).genome
     assert known.border.tolist() == [2.0] * 3
     assert known.table.best(0, 1, 0) == (7, Gene(0, 1))
     assert not known.table.known(Gene(1, 2))
-    assert known.programs == {name_of(1)}
+    assert known.programs.keys() == {name_of(1)}
+    assert [member.genome for member in known.population.members] == [made_up(1).genome]
     assert known.version == 1
+
+
+def test_a_job_learns_what_later_jobs_learn() -> None:
+    """Measurements of a job in progress, and its findings, give equal knowledge."""
+    genes, programs = (Gene(0, 1), Gene(0, 2, 2)), (3, 1, 2)
+    told, heard = (Knowledge(Structures(target_graph()), 3) for _ in range(2))
+    told.learn_epoch([findings(*genes, programs=programs)])
+    for request, measurement in measured(*genes, programs=programs):
+        heard.heard(request, measurement)
+    assert [(m.genome, m.task) for m in told.population.members] == [(m.genome, m.task) for m in heard.population.members]
+    assert {name: cycles.tolist() for name, cycles in told.programs.items() if cycles is not None} == {
+        name_of(number): [7, 7, 7] for number in programs
+    }
+    assert told.programs.keys() == heard.programs.keys()
+    assert told.table.cycles.keys() == heard.table.cycles.keys()
 
 
 # schedule
 
 
 def test_lag_instead_of_barriers() -> None:
-    assert [version_of(epoch) for epoch in range(7)] == [0, 1, 2, 2, 3, 4, 5]
-    assert [version_of(in_use_from(version)) > version for version in (3, 4, 9)] == [True] * 3, "a training has an epoch's time"
+    schedule, sequential = EpochSchedule(4), EpochSchedule(1, 0)
+    assert [schedule.version_of(epoch) for epoch in range(7)] == [0, 1, 2, 2, 3, 4, 5]
+    assert [sequential.version_of(epoch) for epoch in range(7)] == [0, 1, 2, 3, 4, 5, 6]
+    assert [schedule.version_of(schedule.in_use_from(version)) > version for version in (3, 4, 9)] == [True] * 3, "a training takes time"
     assert (FIRST, BEGINNING, EVOLVING) == (0, 1, 2)
 
 
-def blank(job: Job) -> EpochResult:
-    found = findings(programs=[job.epoch * 10 + job.island], island=job.island)
-    return EpochResult(job.state + bytes([job.epoch]), Batch(found, b"", b"", 3), b"", True, 0, 0.0)
+@given(st.integers(0, 300))
+def test_no_job_lacks_more_than_the_lag(lag: int) -> None:
+    search = load_config(None, [f"search.lag={lag}"]).search
+    schedule = EpochSchedule(search.shards, search.behind)
+    for epoch, shard in ((EVOLVING + 2, 0), (EVOLVING + 5, search.shards - 1)):
+        missing = (epoch - schedule.version_of(epoch)) * search.shards + shard
+        assert missing < max(1, lag)
+    assert schedule.most_jobs <= max(1, lag)
 
 
-@pytest.fixture(params=[1, 2, 3])
-def lag(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The rule, and others that it might be."""
-    monkeypatch.setattr(schedule_module, "LAG", request.param)
-    return int(request.param)
+def blank(job: Job) -> JobResult:
+    return JobResult(Batch(findings(programs=[job.epoch * 10 + job.shard]), b"", b"", 3), True, 0, 0.0)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5))
-def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int, workers: int) -> None:
-    """Jobs finish in any order; what each was told follows from its epoch and island alone, and no island waits for the slowest.
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5), st.integers(0, 3))
+def test_any_order_of_work_gives_the_same_jobs(seed: int, shards: int, workers: int, behind: int) -> None:
+    """Jobs finish in any order; what each was told follows from its epoch alone, and no job waits for the slowest.
 
-    An island's epoch e measures e programs, of which the budget is told as what was complete when what it builds on was.
+    A job of epoch e measures e programs, of which the budget is told as what was complete when what it builds on was.
     """
     rng = np.random.default_rng(seed)
-    schedule, running, epochs = EpochSchedule([bytes([i]) for i in range(islands)]), {}, list[list[bytes]]()
+    schedule, running, epochs = EpochSchedule(shards, behind), {}, list[list[bytes]]()
     started: dict[tuple[int, int], Job] = {}
     programs = 0
     while schedule.complete < 7:
         while len(running) < workers and (due := schedule.next(1000, None)) is not None:
             assert due.key not in started
             started[due.key] = running[due.key] = due.job
-            assert due.key[0] <= schedule.complete + lag
+            assert due.key[0] <= schedule.complete + behind
+            assert due.key[0] <= EVOLVING or len(running) + len(schedule.waiting) <= schedule.most_jobs
         key = sorted(running)[int(rng.integers(len(running)))]
         schedule.received(key, blank(running.pop(key)))
         while schedule.to_commit() is not None:
@@ -240,53 +253,31 @@ def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int
         if schedule.next_training() is not None:
             assert schedule.next_training() == Training(1, BEGAN + 3, 0)
             schedule.trained += 1
-    for (epoch, island), job in started.items():
-        assert job.version == BEGAN + version_of(epoch)
-        assert job.state == bytes([island, *range(1 if island else 0, epoch)])
-        assert job.models == (1 if epoch >= in_use_from(3) else 0)
-        assert job.programs == 1000 - islands * sum(range(version_of(epoch)))
-        assert job.island_findings == tuple(findings(programs=[e * 10 + island], island=island) for e in range(version_of(epoch), epoch))
-    for epoch, found in enumerate(epochs[:7]):
-        assert [from_bytes(data, EPOCH)["programs"].tolist() for data in found] == [
-            [name_of(epoch * 10 + i)] for i in range(1 if epoch == 0 else islands)
+    for (epoch, shard), job in started.items():
+        version = schedule.version_of(epoch)
+        assert (job.epoch, job.shard, job.version) == (epoch, shard, BEGAN + version)
+        assert job.models == (1 if epoch >= schedule.in_use_from(3) else 0)
+        assert job.programs == 1000 - shards * sum(range(version))
+    for epoch, done in enumerate(epochs[:7]):
+        assert [from_bytes(data, EPOCH)["programs"].tolist() for data in done] == [
+            [name_of(epoch * 10 + i)] for i in range(1 if epoch == 0 else shards)
         ]
 
 
-def test_an_island_may_be_an_epoch_ahead() -> None:
-    schedule = EpochSchedule([b"a", b"b"])
-    for _ in range(5):  # epochs 0, 1 and the first evolving one
-        due = schedule.next(None, None)
-        assert due is not None
-        schedule.received(due.key, blank(due.job))
-        while schedule.to_commit() is not None:
-            schedule.committed(0)
-    slow = schedule.next(None, None)
-    fast = schedule.next(None, None)
-    assert slow is not None
-    assert fast is not None
-    assert (slow.key, fast.key) == ((3, 0), (3, 1))
-    schedule.received(fast.key, blank(fast.job))
-    ahead = schedule.next(None, None)
-    assert ahead is not None
-    assert ahead.key == (4, 1), "epoch 3 of the other island is still running"
-    schedule.received(ahead.key, blank(ahead.job))
-    assert schedule.next(None, None) is None, "two ahead would have to know what is not known yet"
-
-
 @pytest.mark.parametrize("commits", [0, 1, 2, 3, 4, 6, 9])
-@pytest.mark.usefixtures("lag")
-def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
-    schedule, found, epochs = EpochSchedule([b"a", b"b", b"c"]), list[bytes](), list[list[bytes]]()
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_a_schedule_goes_on_from_its_state(commits: int, behind: int) -> None:
+    schedule, finished, epochs = EpochSchedule(3, behind), list[bytes](), list[list[bytes]]()
     for _ in range(commits):
         due = schedule.next(None, None)
         assert due is not None
         result = blank(due.job)
         schedule.received(due.key, result)
-        found.append(result.findings)
-        if (done := schedule.committed(len(found))) is not None:
+        finished.append(result.findings)
+        if (done := schedule.committed(len(finished))) is not None:
             epochs.append(done)
-    again = EpochSchedule([b"a", b"b", b"c"])
-    assert again.restore(json.loads(json.dumps(schedule.state())), found, 0) == epochs
+    again = EpochSchedule(3, behind)
+    assert again.restore(json.loads(json.dumps(schedule.state())), finished, 0) == epochs
     for _ in range(6):
         one, two = schedule.next(50, None), again.next(50, None)
         assert one == two
@@ -297,33 +288,52 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
                 each.committed(20)
 
 
+def test_a_repeated_job_comes_first() -> None:
+    schedule = EpochSchedule(3)
+    first = schedule.next(None, None)
+    assert first is not None
+    schedule.received(first.key, blank(first.job))
+    schedule.committed(1)
+    jobs = [schedule.next(9, None) for _ in range(3)]
+    for due in jobs:
+        assert due is not None
+        schedule.received(due.key, blank(due.job))
+    schedule.again()
+    assert schedule.to_commit() is None
+    repeated = schedule.next(9, None)
+    assert repeated is not None
+    assert jobs[0] is not None
+    assert (repeated.key, repeated.job) == (jobs[0].key, jobs[0].job._replace(programs=None)), "without its limit"
+    assert schedule.next(9, None) is None, "the next epoch needs it"
+
+
 # job runners
 
 
-def parts(result: EpochResult | TrainingOutcome) -> tuple[object, ...]:
+def parts(result: JobResult | TrainingOutcome) -> tuple[object, ...]:
     """Of a result, what may not depend on where it was made; rows without times and workers."""
-    assert isinstance(result, EpochResult)
-    return result.state, result.findings, result.batch.tasks, result.programs, result.segments, result.complete
+    assert isinstance(result, JobResult)
+    return result.findings, result.batch.tasks, result.segments, result.complete
 
 
-def statuses(result: EpochResult) -> list[str]:
+def statuses(result: JobResult) -> list[str]:
     return [STATUSES[code] for code in from_bytes(result.findings, EPOCH)["status"]]
 
 
 class Course:
-    """Three evolving epochs of three islands, job by job; keeps jobs, results and news."""
+    """Three evolving epochs of three jobs; keeps jobs, results and news."""
 
     def __init__(self, made: SearchSpec) -> None:
         self.spec, self.broadcast = made, Broadcast()
-        self.done: list[tuple[Job, EpochResult]] = []
-        schedule, job_runner, heard = EpochSchedule([b""] * made.config.islands), build_job_runner(made), 0
+        self.done: list[tuple[Job, JobResult]] = []
+        schedule, job_runner, heard = EpochSchedule(made.config.search.shards), build_job_runner(made), 0
         self.broadcast.epochs.append([])
         while schedule.complete < 5:
             due = schedule.next(None, None)
             assert due is not None
             result = job_runner.work(due.job, self.broadcast.update(due.job, (heard, 0)))
             heard = due.job.version
-            assert isinstance(result, EpochResult)
+            assert isinstance(result, JobResult)
             self.done.append((due.job, result))
             schedule.received(due.key, result)
             while schedule.to_commit() is not None:
@@ -369,9 +379,9 @@ def test_what_is_stopped_is_a_beginning(course: Course) -> None:
     job, result = course.done[-1]
     job_runner = build_job_runner(course.spec)
     short = job_runner.work(job._replace(programs=2), course.broadcast.update(job, (0, 0)))
-    assert isinstance(short, EpochResult)
+    assert isinstance(short, JobResult)
     assert not short.complete
-    assert len(from_bytes(short.programs, PROGRAMS).arrow("genome")) == 2
+    assert len(from_bytes(short.findings, EPOCH)["programs"]) == 2
     assert statuses(short) == statuses(result)[: len(statuses(short))]
     again = job_runner.work(job, course.broadcast.update(job, (job.version, 0)))
     assert parts(again) == parts(result), "nothing of it is remembered"
@@ -389,7 +399,7 @@ def test_culprits_are_not_tried(course: Course) -> None:
     found = job_runner.work(
         job._replace(failing=((bad, FailingItem("timeout", "too long", 0)),)), course.broadcast.update(job, (job.version, 0))
     )
-    assert isinstance(found, EpochResult)
+    assert isinstance(found, JobResult)
     assert bad not in asked
     assert statuses(found).count("timeout") == 1
 

@@ -1,4 +1,4 @@
-"""A board says another thing at every reading, and islands measure beside each other: the log's reading of a task is everybody's."""
+"""A board says another thing at every reading, and jobs measure beside each other: the log's reading of a task is everybody's."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def searched(
     target_graph: TargetGraph, folder: Path, candidates: int, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> Searched:
     noise, run = Noise(target_graph), LocalPath(folder)
-    config = load_config(None, (*QUICK, "search.islands=4", "use.cost_model=false"))
+    config = load_config(None, (*QUICK, "search.lag=8", "use.cost_model=false"))
     spec = SearchSpec(Origin("r", "m", "tiny", "v", runner="a board"), target_graph, LEVELS, config, evaluator=noise)
     place = SearchFolder(run, run / "models", run / "checkpoint", resumed=False)
     for each in (place.models, place.checkpoint):
@@ -106,7 +106,7 @@ def test_the_log_explains_a_noisy_search(
     """Without its checkpoint it does all of it again, answered by the log: nothing is measured, whoever works, and nothing differs."""
     first = searched(target_graph, tmp_path, 20, workers, seed, monkeypatch)
     assert not first.log.duplicated(["task", "level"]).any()
-    assert ("otherwise" in first.places) == (workers > 1), "islands measure the same at the same time"
+    assert ("otherwise" in first.places) == (workers > 1), "jobs measure the same at the same time"
     for others in (1, 3):
         for path in (tmp_path / "checkpoint").iterdir():
             path.unlink()

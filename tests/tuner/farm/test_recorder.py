@@ -23,11 +23,10 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.config import load_config
 from tuner.farm.commit_log import Deadline, Ledger, RunBudget
-from tuner.farm.jobs import PROGRAMS, EpochResult
+from tuner.farm.jobs import JobResult
 from tuner.farm.recorder import FEATURE_SETS, Recorder
 from tuner.farm.search_spec import SearchSpec
 from tuner.farm.uncommitted import read_ahead
-from tuner.log.columns import to_bytes
 from tuner.log.digests import digest
 from tuner.log.read import read_log, read_tasks
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS
@@ -40,7 +39,6 @@ from tuner.platform.real import REAL
 from tuner.search.champions import Champions
 from tuner.search.epoch_report import KINDS, Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.packing import pack_genomes
 
 LEVELS = ("none", "slight", "severe")
 CRASHES = Gene(0, 1, 1, 1, 1, choices=(7,))
@@ -57,9 +55,8 @@ class Heard(NamedTuple):
     recorder: Recorder
     collector: Collector
 
-    def result(self) -> EpochResult:
-        programs = to_bytes({"genome": pack_genomes(self.collector.programs)}, PROGRAMS)
-        return EpochResult(b"", self.recorder.batch(self.collector.pack(1, len(LEVELS))), programs, True, 0, 0.0)
+    def result(self) -> JobResult:
+        return JobResult(self.recorder.batch(self.collector.pack(len(LEVELS))), True, 0, 0.0)
 
     def kinds(self) -> list[str]:
         """Of the tasks."""
@@ -223,7 +220,7 @@ def test_predictions_are_logged_with_their_model_if_any(target_graph: TargetGrap
 # the ledger
 
 
-def several(target_graph: TargetGraph, bench: Bench, *blocks: int) -> EpochResult:
+def several(target_graph: TargetGraph, bench: Bench, *blocks: int) -> JobResult:
     session, heard = bench.session()
     for count in blocks:
         session([segment(Gene(0, 1, count)), program(target_graph, count)])
@@ -329,7 +326,7 @@ def test_gene_of_equal_plan_is_not_logged_again(target_graph: TargetGraph, bench
     assert len({measurement.task for measurement in session([segment(one), segment(twin), program(target_graph)])}) == 2
     book, known = ledger(log, RunBudget(candidates=9)), Knowledge(bench.evaluator.structures, len(LEVELS))
     book.commit(heard.result(), 1)
-    known.learn(heard.result().findings)
+    known.learn_epoch([heard.result().findings])
     assert rows(log, tmp_path).drop_duplicates("seq")["kind"].tolist() == ["operator", "program"]
     assert all(known.table.known(gene) for gene in (one, twin))
     values = bench.evaluator.measure(program(target_graph)).values

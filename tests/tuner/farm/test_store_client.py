@@ -277,7 +277,7 @@ class Board:
 
 
 def test_board_readings_are_for_the_same_board(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = ("segments.measured=4", "segments.candidates=8", "runner.finalists=1", "runner.readings=5", NO_MODEL)
+    few = ("segments.measured=2", "segments.candidates=4", "runner.finalists=1", "runner.readings=5", NO_MODEL)
     values: dict[str, Any] = {"runner": f"{__name__}:Board", "store": str(tmp_path / "store")}
     shares = []
     for name, board in (("a", ("B7", "1.0")), ("b", ("B7", "1.0")), ("c", ("B7", "1.1")), ("d", None), ("e", None)):

@@ -202,7 +202,7 @@ def test_a_run_begins_without_what_is_not_usable(
     """Of another version of the simulator, or of the simulator where a board measures: said, counted, and searched as without."""
     every = dict.fromkeys(read_log(earlier)["task"], value)
     old = altered(earlier, tmp_path / "old", **{column: every})
-    few = ("segments.measured=4", "segments.candidates=8", "runner.readings=16", "runner.finalists=1")
+    few = ("segments.measured=2", "segments.candidates=4", "runner.readings=16", "runner.finalists=1")
     summary = quick(short, tmp_path / "warm", 4, *few, seed=7, warm_start=(old,), quiet=False, **options)
     quick(short, tmp_path / "cold", 4, *few, seed=7, **options)
     name, what = read_json(old / "run.json")["run"], "another simulator than" if column == "simulator" else "another runner"

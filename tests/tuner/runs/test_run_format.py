@@ -31,7 +31,7 @@ FOLDER = GOLDEN_FOLDER / "run"
 MODEL = "made:bert_base-small"  # a name: a file's path would be in the folder
 STOPPED, END = 6, 16  # programs
 RUN_SETTINGS = (
-    *FEW, "search.islands=1", "model.min_rows=10", "model.growth=1000", "model.rounds=4", "farm.checkpoint_every_s=1000",
+    *FEW, "search.lag=0", "model.min_rows=10", "model.growth=1000", "model.rounds=4", "farm.checkpoint_every_s=1000",
     "farm.backend=serial",
 )  # fmt: skip
 """One training, before the run stops: what XGBoost learns may depend on its version, but not what its models say."""

@@ -13,11 +13,10 @@ from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.search.context import SearchContext
-from tuner.search.epoch import first_programs, run_epoch
+from tuner.search.epoch import first_programs, run_shard
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
-from tuner.search.population import Island
 from tuner.search.segmentation import Segmentation
 from tuner.search.strategy import StrategyContext
 
@@ -41,43 +40,38 @@ class Local:
         return [request for request in self.asked if request.measure]
 
 
-class Epoch(NamedTuple):
-    """Of an island: what it found."""
+class Finished(NamedTuple):
+    """A job's report."""
 
-    island: int
-    number: int
+    shard: int
+    epoch: int
     collector: Collector
 
 
 class LocalSearch:
-    """All islands, epoch by epoch: every job knows everything of earlier epochs."""
+    """All jobs, epoch by epoch: each knows everything of earlier epochs."""
 
     def __init__(self, u: TargetGraph, *overrides: str, seed: int = 0) -> None:
-        config = load_config(None, (*QUICK, *overrides))
-        self.rules = SearchLimits(u, LEVELS, config, {})
+        self.rules = SearchLimits(u, LEVELS, load_config(None, (*QUICK, *overrides)), {})
         self.known = Knowledge(Structures(u), len(LEVELS))
-        self.strategies = [Segmentation(StrategyContext(self.rules, number, seed), None) for number in range(config.islands)]
+        self.seed = seed
         self.epoch = 0
-        self.epochs: list[Epoch] = []
+        self.jobs: list[Finished] = []
 
-    @property
-    def islands(self) -> list[Island]:
-        return [strategy.island for strategy in self.strategies]
-
-    def context(self, island: int = 0, epoch: int | None = None) -> SearchContext:
-        return SearchContext(self.rules, self.known, island, self.epoch if epoch is None else epoch, [None] * len(LEVELS))
+    def context(self, shard: int = 0, epoch: int | None = None) -> SearchContext:
+        return SearchContext(self.rules, self.known, shard, self.epoch if epoch is None else epoch, self.seed, [None] * len(LEVELS))
 
     def step(self, measure: Local) -> None:
-        """An epoch of every island, which hears of nobody's measurements but its own."""
-        epochs = [Epoch(number, self.epoch, Collector()) for number in range(1 if self.epoch == 0 else len(self.strategies))]
-        for island, number, collector in epochs:
+        """All jobs of an epoch, each of which hears of nobody's measurements but its own."""
+        jobs = [Finished(shard, self.epoch, Collector()) for shard in range(self.rules.shards if self.epoch else 1)]
+        for shard, epoch, collector in jobs:
             with self.known.aside():
-                strategy = self.strategies[island]
+                strategy = Segmentation(StrategyContext(self.rules, shard, self.seed))
                 strategy.tell(self.known, [None] * len(LEVELS))
-                asking = strategy.ask(number) if number else first_programs(self.rules, collector)
-                assert run_epoch(asking, MeasureBudget(measure, (self.known, collector)), self.known, collector)
-        self.known.learn_epoch([epoch.collector.pack(epoch.island, len(LEVELS)) for epoch in epochs])
-        self.epochs += epochs
+                asking = strategy.ask(epoch) if epoch else first_programs(self.rules, collector)
+                assert run_shard(asking, MeasureBudget(measure, (self.known, collector)), self.known, collector)
+        self.known.learn_epoch([job.collector.pack(len(LEVELS)) for job in jobs])
+        self.jobs += jobs
         self.epoch += 1
 
     def steps(self, measure: Local, count: int) -> LocalSearch:

@@ -18,7 +18,7 @@ LEVELS = ("none", "slight", "severe")
 
 def log(*settings: str) -> pd.DataFrame:
     """Of a small search."""
-    search = tuner.Search("made:mobilenet_v2-small", "edge", (*FEW, "search.islands=3", *settings), candidates=12)
+    search = tuner.Search("made:mobilenet_v2-small", "edge", (*FEW, "search.lag=6", *settings), candidates=12)
     found = search.run().log.astype({"level": "str", "kind": "str"})
     assert set(found["status"]) == {"ok"}
     return found
@@ -31,7 +31,7 @@ def programs(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_the_first_programs_are_those_of_compile() -> None:
-    """Behind the baseline; they keep data on chip.  One island's corrected segmentations follow, with tensors held, and operators."""
+    """Behind the baseline; they keep data on chip.  One job's corrected segmentations follow, with tensors held, and operators."""
     found = log()
     begun = programs(found)
     compiled, first = begun[begun["generation"] == 0].iloc[1:], begun[begun["generation"] == 1]
@@ -46,10 +46,10 @@ def test_the_first_programs_are_those_of_compile() -> None:
 
 
 def test_operators_are_changed_alone_by_descending_time() -> None:
-    """Every second turn one of each island, until all operators that differ had theirs."""
+    """Every second turn one of each job, until all operators that differ had theirs."""
     measure = Local(target_graph("inception_block"))
-    search = LocalSearch(measure.evaluator.target_graph, "search.islands=3").steps(measure, EVOLVING)
-    contexts = [search.context(island, EVOLVING) for island in range(3)]
+    search = LocalSearch(measure.evaluator.target_graph, "search.lag=6").steps(measure, EVOLVING)
+    contexts = [search.context(shard, EVOLVING) for shard in range(3)]
     table, whose = search.known.table, list[Gene]()
     for turn in range(8):
         for changed in (changed_operators(context, turn) for context in contexts):

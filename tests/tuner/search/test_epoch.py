@@ -1,4 +1,4 @@
-"""What islands do in their epochs: nothing twice, every kind of proposal, and on after crashes."""
+"""What jobs of a search do: nothing twice, every kind of proposal, and on after crashes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from tests.plans import resized
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.log.record import RESULTS
 from tuner.measure.request import Measurement, Request
-from tuner.search.epoch import EVOLVING, exchanges
+from tuner.search.epoch import EVOLVING
 from tuner.search.overlap_saving import border_of
-from tuner.search.population import Individual
 
 
 @lru_cache(maxsize=16)
@@ -36,7 +35,7 @@ def target_graph(name: str) -> TargetGraph:
 def test_nothing_is_measured_twice() -> None:
     u = target_graph("inception_block")
     measure = Local(u)
-    search = LocalSearch(u, "search.islands=1").steps(measure, 8)
+    search = LocalSearch(u, "search.lag=0").steps(measure, 8)
     requests = measure.measured()
     programs = [request.genome for request in requests if request.kind == "program"]
     assert len(programs) > 20
@@ -48,49 +47,47 @@ def test_nothing_is_measured_twice() -> None:
     assert programs[0] == single_operators(u), "layer by layer comes first"
 
 
-def test_the_first_segments_are_dealt_to_the_islands() -> None:
+def test_the_first_segments_are_dealt_to_the_jobs() -> None:
     u = target_graph("residual_block")
     shares = []
-    for islands in (1, 3):
+    for lag in (0, 6):
         measure = Local(u)
-        search = LocalSearch(u, f"search.islands={islands}", "use.segmentations=false").steps(measure, 2)
+        search = LocalSearch(u, f"search.lag={lag}", "use.segmentations=false").steps(measure, 2)
         shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
-        counts = [len(epoch.collector.segments) for epoch in search.epochs[1:]]
-        assert max(counts) - min(counts) <= 2, "no island has more to do than another"
+        counts = [len(job.collector.segments) for job in search.jobs[1:]]
+        assert max(counts) - min(counts) <= 2, "no job has more to do than another"
     assert shares[0] == shares[1]
 
 
-def test_islands_do_not_measure_each_others_segments() -> None:
+def test_jobs_do_not_measure_each_others_segments() -> None:
     """They look near the same segmentations, and hear of each other an epoch late: undealt, a fifth was measured twice.
 
-    In the first of their epochs one measures what it predicts, and what that is made of is nobody's; nor are segments of children.
+    In the first epoch one measures what it predicts, and what that is made of is nobody's; nor are segments of children.
     """
     u = target_graph("inception_block")
     measure = Local(u)
-    search = LocalSearch(u, "search.islands=3", "search.changes=0").steps(measure, 7)
+    search = LocalSearch(u, "search.lag=6", "search.changes=0").steps(measure, 7)
     shares: list[set[object]] = [set(), set(), set()]
-    for epoch in search.epochs:
-        if epoch.number >= EVOLVING:
-            shares[epoch.island] |= {search.known.key(gene) for gene in epoch.collector.segments}
+    for job in search.jobs:
+        if job.epoch >= EVOLVING:
+            shares[job.shard] |= {search.known.key(gene) for gene in job.collector.segments}
     assert sum(map(len, shares)) == len(set.union(*shares))
-    assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no island has much less to look for"
+    assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no job has much less to look for"
 
 
 def test_segments_of_children_are_measured_alone() -> None:
     """So that segmentations have them."""
-    search = LocalSearch(target_graph("inception_block"), "search.islands=1").steps(Local(target_graph("inception_block")), 6)
-    evolved = [genome for epoch in search.epochs if epoch.number >= EVOLVING for genome in epoch.collector.programs]
+    search = LocalSearch(target_graph("inception_block"), "search.lag=0").steps(Local(target_graph("inception_block")), 6)
+    evolved = [genome for job in search.jobs if job.epoch >= EVOLVING for genome in job.collector.programs]
     assert len(evolved) > 8
     assert all(search.known.table.known(gene) for genome in evolved for gene in genome)
 
 
-def test_model_of_one_operator_occupies_every_island() -> None:
+def test_model_of_one_operator_occupies_every_shard() -> None:
     b = Builder(np.random.default_rng(0), (1, 16, 14, 14))
     u = make_unit(lower(b.model(b.conv("x", 32, (3, 3), pads=(1, 1, 1, 1)))), load_machine("tiny"), DataType.float16)
-    search = LocalSearch(u, "search.islands=3").steps(Local(u), 4)
-    shares = [
-        [len(epoch.collector.segments) for epoch in search.epochs if epoch.island == i and epoch.number >= EVOLVING] for i in range(3)
-    ]
+    search = LocalSearch(u, "search.lag=6").steps(Local(u), 4)
+    shares = [[len(job.collector.segments) for job in search.jobs if job.shard == i and job.epoch >= EVOLVING] for i in range(3)]
     assert min(map(sum, shares)) > 10
 
 
@@ -105,39 +102,25 @@ def test_first_evolving_epoch_hears_every_kind_of_proposal() -> None:
     assert any(len(genome) < len(singles) for genome in programs)
 
 
-def test_island_without_news_begins_at_random() -> None:
-    """Without segmentations only the first island is told of a program; the others measured none until its elites reached them."""
+def test_children_begin_with_the_baseline() -> None:
+    """Without segmentations there is no other program."""
     u = target_graph("residual_block")
-    search = LocalSearch(u, "use.segmentations=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
-    counts = [len(epoch.collector.programs) for epoch in search.epochs[4:]]
+    search = LocalSearch(u, "use.segmentations=false", "search.lag=6", "search.generation=2").steps(Local(u), 3)
+    counts = [len(job.collector.programs) for job in search.jobs[4:]]
     assert all(0 < count <= 2 for count in counts)
-    assert all(island.members for island in search.islands)
 
 
-def test_a_share_of_the_segments_is_each_islands() -> None:
+def test_each_job_measures_as_many_segments() -> None:
     u = target_graph("residual_block")
     measure = Local(u)
-    search = LocalSearch(u, "search.islands=3").steps(measure, 3)
-    share = -(-16 * search.rules.several // 3)
+    search = LocalSearch(u, "search.lag=6").steps(measure, 3)
+    share = 8 * search.rules.several
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
-    for epoch in search.epochs[4:]:
-        assert 0.8 * share <= len(epoch.collector.segments) <= share + len(CHANGES), "less where what it looked at looks like what is known"
-    for epoch in search.epochs[4:]:
-        assert sum(len(gene.cores) == 2 for gene in epoch.collector.segments) > 0.6 * share
-
-
-def test_islands_take_in_the_elites_of_all() -> None:
-    u = target_graph("conv_chain")
-    search = LocalSearch(u, "search.exchange_every=3", "search.islands=3", "search.elites=3").steps(Local(u), 5)
-    assert [exchanges(epoch, 3) for epoch in range(9)] == [False, False, False, False, False, True, False, False, True]
-    genome = single_operators(u)
-    assert not isinstance(genome, Infeasible)
-    for number in range(3):
-        search.known.elites[number] = [Individual(genome, np.array([1, 1, 1]), f"best of {number}")]
-    search.step(Local(u))
-    for island in search.islands:
-        assert {member.task for member in island.members} >= {f"best of {number}" for number in range(3)}
+    for job in search.jobs[4:]:
+        assert 0.8 * share <= len(job.collector.segments) <= share + len(CHANGES), "less where what it looked at looks like what is known"
+    for job in search.jobs[4:]:
+        assert sum(len(gene.cores) == 2 for gene in job.collector.segments) > 0.6 * share
 
 
 def test_border_is_learnt_from_programs_and_their_segments() -> None:
@@ -201,6 +184,6 @@ def test_workers_that_crash_do_not_end_a_search() -> None:
             return super().measure(request)
 
     search = LocalSearch(u).steps(Crashing(u), 4)
-    members = [member for island in search.islands for member in island.members]
+    members = search.known.population.members
     assert members
     assert all(gene.blocks != 2 for m in members for gene in m.genome if gene.stop - gene.start > 1)

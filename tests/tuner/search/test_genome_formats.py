@@ -1,6 +1,6 @@
 """Formats of genomes: 1,000 of them as JSON, and their names, keys, owners, columns, tasks and plans as digests, in a golden.
 
-A genome's name and its keys say which island searches it, and its task names it in every log: where code moves, none of them may change.
+A genome's name and its keys say which shard it is in, and its task names it in every log: where code moves, none of them may change.
 `pytest --update-golden` writes the golden anew, which is for a change of a format alone.
 """
 
@@ -39,7 +39,7 @@ UNITS = (  # network, machine, frames
     ("made:mobilenet_v1-small", "edge", 4), ("made:mobilenet_v1-small", "edge-shared", 4), ("made:mobilenet_v1-small", "ascend310", 4),
     ("made:bert_base-small", "edge-shared", 1), ("made:bert_base-small", "ascend310-l2", 2),
 )  # fmt: skip
-GENOMES, LEAST, ISLANDS = 1000, 20, 4
+GENOMES, LEAST, SHARDS = 1000, 20, 4
 DEFAULTS = Gene(0, 1)
 
 
@@ -103,7 +103,7 @@ def digest(value: Any) -> str:
 def of_unit(place: int) -> tuple[Evaluator, Structures, list[Shard]]:
     u = target_graph(*UNITS[place])
     structures = Structures(u)
-    shares = [Shard(structures, ISLANDS, island) for island in range(ISLANDS)]
+    shares = [Shard(structures, SHARDS, index) for index in range(SHARDS)]
     return Evaluator(u, tuple(u.machine.contention), Untimed()), structures, shares
 
 

@@ -1,8 +1,9 @@
-"""Children of an island: tried in whole programs by the simulator, for every level its share, and none of it a measurement."""
+"""Children: tried in whole programs by the simulator, for every level its share, and none of it a measurement."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -38,12 +39,12 @@ def target_graph(machine: str = "edge") -> TargetGraph:
 
 
 def begun(measure: Local, *overrides: str) -> LocalSearch:
-    """With the baseline in its first island, and nothing else."""
-    search = LocalSearch(measure.evaluator.target_graph, "search.islands=1", *overrides)
+    """With the baseline in its population, and nothing else."""
+    search = LocalSearch(measure.evaluator.target_graph, "search.lag=0", *overrides)
     genome = single_operators(search.rules.target_graph)
     assert not isinstance(genome, Infeasible)
     context = search.context(epoch=EVOLVING)
-    search.islands[0].admit(run_to_end(context.measure_programs([genome]), MeasureBudget(measure)), context.config.search)
+    run_to_end(context.measure_programs([genome]), MeasureBudget(measure, (search.known,)))
     return search
 
 
@@ -52,9 +53,9 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
     """It is new and legal, takes what was said when it was tried, and is faster than its parent: by single operators anything is."""
     measure = Local(target_graph(machine))
     search = begun(measure, "search.changes=24")
-    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    context, population = search.context(epoch=EVOLVING), search.known.population
     session = MeasureBudget(measure)
-    found = run_to_end(grow_children(context, island, 3, 0, ()), session)
+    found = run_to_end(grow_children(context, 3, 0, ()), session)
     tried = [request.genome for request in measure.asked if request.kind == "program" and not request.measure]
     assert len(found) == len(set(found)) == 3
     assert not session.programs, "nothing of it is a measurement"
@@ -62,9 +63,11 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
         assert find_fault(search.rules.target_graph, genome, True) is None
         assert genome in tried
         assert not context.known.measured(genome)
-        (child,) = run_to_end(context.measure_programs([genome]), MeasureBudget(measure))
-        assert child.cycles[level] == run_to_end(context.foreseen(genome, level), MeasureBudget(measure))
-        assert child.cycles[level] < island.best(level).cycles[level]
+        run_to_end(context.measure_programs([genome]), MeasureBudget(measure, (search.known,)))
+        cycles = search.known.program_cycles(genome)
+        assert cycles is not None
+        assert cycles[level] == run_to_end(context.foreseen(genome, level), MeasureBudget(measure))
+        assert cycles[level] < population.best(level).cycles[level]
 
 
 def test_child_ends_after_a_run_of_useless_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,34 +92,36 @@ def test_child_ends_after_a_run_of_useless_changes(monkeypatch: pytest.MonkeyPat
     fastest = list[float]()
     monkeypatch.setattr(module, "_change", changed)
     monkeypatch.setattr(SearchContext, "foreseen", timed)
-    run_to_end(grow_children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), MeasureBudget(measure))
+    run_to_end(grow_children(search.context(epoch=EVOLVING), 1, 0, ()), MeasureBudget(measure))
     assert won[-1] > 20
     assert (np.diff(won) <= 20).all()
     assert drawn == won[-1] + 20
 
 
-def test_patience_halves_with_each_child_without_gain() -> None:
-    """Two are free, a ten-thousandth is no faster, levels are apart."""
+def test_patience_halves_while_nothing_is_gained() -> None:
+    """Some programs are free, a ten-thousandth is no faster, levels are apart."""
     search = begun(Local(target_graph()), "search.changes=64")
-    context, island = search.context(epoch=EVOLVING), search.islands[0]
-    best = island.best(0)
-    assert [module._patience(context, island, 0) for _ in range(7)] == [64, 64, 64, 32, 16, 8, 8]
-    assert module._patience(context, island, 1) == 64
-
-    def after(saved: int) -> int:
-        island.admit([Individual(best.genome, best.cycles - saved, f"{saved}")], context.config.search)
-        return module._patience(context, island, 0)
-
+    context, population = search.context(epoch=EVOLVING), search.known.population
+    best, patience = population.best(0), dict[int, int]()
+    slower = Individual(best.genome, best.cycles + [1, -(best.cycles[1] // 2), 1], "slower")
+    for count in range(65):
+        patience[count] = module._patience(context, population, 0)
+        population = population.admit([replace(slower, task=f"slower {count}")])
+    assert {count: limit for count, limit in patience.items() if limit != patience.get(count - 1)} == {0: 64, 24: 32, 32: 16, 40: 8}
+    assert module._patience(context, population, 1) < 64, "the first of them was faster, and no later one"
+    assert population.idle == (65, 64, 65)
     little = int(best.cycles[0]) // 10_000
-    assert [after(saved) for saved in (little // 2, little - 1, little + 1, little + 2)] == [8, 8, 64, 64]
+    for saved, idle in ((little - 1, 66), (2 * little + 2, 0)):
+        population = population.admit([Individual(best.genome, best.cycles - saved, f"{saved}")])
+        assert population.idle[0] == idle
 
 
 def test_change_is_judged_against_its_predecessor() -> None:
     """By the estimate: what makes a small segment much slower makes next to no difference to a whole program, and is not tried."""
     measure = Local(target_graph())
     search = begun(measure)
-    context, island = search.context(epoch=EVOLVING), search.islands[0]
-    parent = island.best(0).genome
+    context, population = search.context(epoch=EVOLVING), search.known.population
+    parent = population.best(0).genome
     others = [(*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
               for at, gene in enumerate(parent) for count in block_counts(context.target_graph, gene.start, gene.stop)]  # fmt: skip
     refused = 0
@@ -139,9 +144,9 @@ def test_moves_are_drawn_by_their_shares() -> None:
     drawn = Counter[str]()
     names = ["toggle_held", "change_tiling", "change_blocks"]
     search.rules.moves = {name: lambda *_, name=name: drawn.update([name]) for name in names}
-    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    context, population = search.context(epoch=EVOLVING), search.known.population
     for _ in range(2000):
-        module._change(context, island, island.best(0).genome, 0)
+        module._change(context, population.best(0).genome, 0)
     assert [round(drawn[name] / drawn["change_blocks"]) for name in names] == [4, 3, 1]
 
 
@@ -150,12 +155,12 @@ def levels(context: SearchContext, count: int) -> list[int]:
 
 
 def test_levels_have_their_shares_of_the_children() -> None:
-    search = LocalSearch(target_graph(), "search.islands=1")
+    search = LocalSearch(target_graph(), "search.lag=0")
     assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - 10).max() <= 1
     search.rules.level_weights = np.array([1.0, 1.0, 3.0])
     assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - [6, 6, 18]).max() <= 1
-    many = LocalSearch(target_graph(), "search.islands=4")
-    mine = [{_level(many.context(island, EVOLVING), number) for number in range(9)} for island in range(4)]
+    many = LocalSearch(target_graph(), "search.lag=8")
+    mine = [{_level(many.context(shard, EVOLVING), number) for number in range(9)} for shard in range(4)]
     assert all(len(levels) == 1 for levels in mine)
     assert set.union(*mine) == set(range(len(LEVELS)))
 
@@ -164,7 +169,7 @@ def test_without_changes_there_are_no_children() -> None:
     measure = Local(target_graph())
     search = begun(measure, "search.changes=0")
     asked = len(measure.asked)
-    assert run_to_end(grow_children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), MeasureBudget(measure)) == []
+    assert run_to_end(grow_children(search.context(epoch=EVOLVING), 3, 0, ()), MeasureBudget(measure)) == []
     assert len(measure.asked) == asked
 
 

@@ -284,9 +284,9 @@ def test_search_places_segments_and_learns_border_savings() -> None:
     runs = [gene for genome in programs for gene in genome if gene.stop - gene.start > 1]
     assert {len(gene.cores) for gene in runs} > {4}, "where nothing is placed, all of them are on all cores"
     assert any(ask.kind == "stage" for ask in measure.measured())
-    assert any(epoch.collector.border is not None and (epoch.collector.border > 0).any() for epoch in search.epochs)
+    assert any(job.collector.border is not None and (job.collector.border > 0).any() for job in search.jobs)
     one, _ = searched("use.cores=false")
-    mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
+    mine, theirs = (result.known.population.best(0).cycles[0] for result in (search, one))
     assert mine < theirs
 
 

@@ -26,10 +26,10 @@ from tests.graphs import target_graph as graph_unit
 from tests.models import small_graph
 from tests.plans import with_cores
 from tests.tuning import QUICK
-from tuner.config import TuneConfig, load_config
+from tuner.config import load_config
 from tuner.search.champions import Champions, individual_json, parse_genome, parse_individual
 from tuner.search.explore import first_genes, propose_segments, unmeasured_genes
-from tuner.search.population import Individual, Island
+from tuner.search.population import ELITES, SIZE, Individual, Population
 from tuner.search.sharding import Shard
 from tuner.search.table import SegmentTable
 
@@ -246,12 +246,12 @@ def test_widths_are_looked_at_where_there_are_cores() -> None:
     assert all(decode(four, gene) for gene in wide)
 
 
-def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_shard_holds_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is found out whether they fit; what is proposed is the same."""
     u = target_graph("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
-    shares = [Shard(table.structures, 3, island) for island in range(3)]
+    shares = [Shard(table.structures, count, index) for count in (3, 10) for index in range(count)]
 
     def proposed() -> list[dict[Gene, str]]:
         return [
@@ -315,34 +315,29 @@ def test_shares_say_where_genes_are_looked_for() -> None:
     assert lengths(random=0.5, singles=0.2) == lengths()
 
 
-# islands
+# population
 
 
 def individual(cycles: Sequence[int], task: str, genome: Genome = ()) -> Individual:
     return Individual(genome, np.array(cycles, np.int64), task)
 
 
-def config(**values: int) -> TuneConfig:
-    return CONFIG.replaced({f"search.{name}": value for name, value in values.items()})
-
-
 @settings(max_examples=50, deadline=None)
-@given(seeds, st.integers(1, 40))
-def test_an_island_keeps_the_best_of_every_level(seed: int, count: int) -> None:
+@given(seeds, st.integers(1, 60))
+def test_a_population_keeps_the_best_of_every_level(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
-    search = config(population=10, elites=2).search
-    everyone = [individual(rng.integers(1, 30, 3).tolist(), f"{at:02d}") for at in range(count)]
-    island, twin = Island(np.random.default_rng(0)), Island(np.random.default_rng(0))
-    island.admit(everyone, search)
-    twin.admit([everyone[int(at)] for at in rng.permutation(count)], search)
-    kept = [m.task for m in island.members]
-    assert kept == [m.task for m in twin.members], "the order of arrival does not matter"
-    assert len(kept) == len(set(kept)) == min(count, 10)
+    everyone = [individual(rng.integers(1, 30, 3).tolist(), f"{number:02d}") for number in range(count)]
+    population = Population().admit(everyone)
+    kept = [m.task for m in population.members]
+    shuffled = Population().admit([everyone[int(place)] for place in rng.permutation(count)])
+    assert kept == [m.task for m in shuffled.members], "the order of arrival does not matter"
+    assert len(kept) == len(set(kept)) == min(count, SIZE)
     for level in range(3):
-        best = sorted(everyone, key=lambda m: (m.cycles[level], m.task))[:2]
+        best = sorted(everyone, key=lambda m: (m.cycles[level], m.task))[:ELITES]
         assert {m.task for m in best} <= set(kept)
-    island.admit(everyone, search)
-    assert [m.task for m in island.members] == kept, "the same again changes nothing"
+    again = population.admit(everyone)
+    assert [m.task for m in again.members] == kept, "the same again changes nothing"
+    assert again.idle == (count,) * 3, "and is no gain"
 
 
 def test_individuals_survive_json() -> None:

@@ -62,5 +62,5 @@ def test_a_job_measures_nothing_that_is_not_there() -> None:
     job_runner = build_job_runner(SearchSpec(Origin("r", "m", "tiny", "v"), UNIT, LEVELS, load_config(), strategy=Beyond))
     local = Local(UNIT)
     with pytest.raises(TilefarmError, match="the strategy asked for a segment"):
-        job_runner.work(Job(1, 0, 0, 0, b""), Update(0, (), None), local)
+        job_runner.work(Job(1, 0, 0, 0), Update(0, (), None), local)
     assert local.asked == []

@@ -179,7 +179,7 @@ def test_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary], tmp_pat
 
 
 def test_a_board_is_not_second_guessed(tuned: tuple[Path, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ("segments.measured=4", "segments.candidates=8", "runner.finalists=2")
+    few = ("segments.measured=2", "segments.candidates=4", "runner.finalists=2")
     summary = quick(tuned[0].parent / f"{MODEL}.onnx", tmp_path / "RUN", 16, *few, runner="tuner.measure.simulator_runner:measure")
     assert summary.robust is not None
     assert summary.robust.not_judged is not None

@@ -119,8 +119,8 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
     timed = (*QUICK, "budget.candidates=null", "budget.seconds=5")
     with pytest.raises(BadInputError, match=naming(f"{N} programs", "5 s")):
         sweep(request(models[:1], out, seeds=2, candidates=None, overrides=timed, resume=True), lines.append)
-    other = (*QUICK, "search.elites=3")
-    with pytest.raises(BadInputError, match=r"search\.elites 4, not 3"):
+    other = (*QUICK, "search.generation=3")
+    with pytest.raises(BadInputError, match=r"search\.generation 4, not 3"):
         sweep(request(models[:1], out, seeds=2, overrides=other, resume=True), lines.append)
     (out / "config.yaml").unlink()
     with pytest.raises(BadInputError, match=r"has no config\.yaml"):
@@ -129,7 +129,7 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
     runner, out = "tuner.measure.simulator_runner:measure", tmp_path / "sweep"
-    few = (*QUICK, "segments.measured=4", "segments.candidates=8", "runner.readings=1", "runner.finalists=1")
+    few = (*QUICK, "segments.measured=2", "segments.candidates=4", "runner.readings=1", "runner.finalists=1")
     asked = request(models[:1], out, seeds=2, candidates=3, runner=runner, resource="npu", overrides=few)
     assert cells_config(asked).farm.resource == "npu"
     sweep(asked, lambda line: None)

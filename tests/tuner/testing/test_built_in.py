@@ -20,7 +20,6 @@ from tuner.measure.runner_api import Encoded, Reading, Runner
 from tuner.measure.simulator_runner import measure
 from tuner.search.ask_tell import Asking
 from tuner.search.knowledge import Knowledge
-from tuner.search.population import Individual
 from tuner.search.segmentation import Segmentation
 from tuner.search.strategy import StrategyContext
 from tuner.testing.cost_model import CostModelContract
@@ -123,28 +122,21 @@ def test_models_that_break_the_contract(model: type[BoostedTrees], breaks: str) 
 
 
 class Draws:
-    """A program an epoch, drawn at random; what breaks derives from it."""
+    """A program a job, drawn at random; what breaks derives from it."""
 
     version = "1"
 
-    def __init__(self, context: StrategyContext, state: bytes | None) -> None:
-        self.context, self.turns = context, 0 if state is None else int.from_bytes(state, "big")
+    def __init__(self, context: StrategyContext) -> None:
+        self.context = context
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
         self.known = known
 
-    def genome(self) -> Genome:
-        return random_genome(self.context.target_graph, np.random.default_rng([self.context.island, self.turns]))
+    def genome(self, epoch: int) -> Genome:
+        return random_genome(self.context.target_graph, np.random.default_rng([self.context.shard, epoch]))
 
     def ask(self, epoch: int) -> Asking[None]:
-        self.turns += 1
-        yield [Request("program", self.genome())]
-
-    def elites(self) -> Sequence[Individual]:
-        return []
-
-    def state(self) -> bytes:
-        return self.turns.to_bytes(2, "big")
+        yield [Request("program", self.genome(epoch))]
 
 
 class TestDraws(StrategyContract):
@@ -153,23 +145,18 @@ class TestDraws(StrategyContract):
 
 
 class Unseeded(Draws):
-    def genome(self) -> Genome:
+    def genome(self, epoch: int) -> Genome:
         return random_genome(self.context.target_graph, np.random.default_rng())
 
 
 class Remembers(Draws):
-    """What no state has, and only the process knows."""
+    """What only the process knows."""
 
     asked: ClassVar[list[int]] = []
 
-    def genome(self) -> Genome:
+    def genome(self, epoch: int) -> Genome:
         self.asked.append(1)
         return random_genome(self.context.target_graph, np.random.default_rng(len(self.asked)))
-
-
-class Forgets(Draws):
-    def state(self) -> bytes:
-        return (self.turns + 1).to_bytes(2, "big")
 
 
 class Beyond(Draws):
@@ -194,9 +181,8 @@ class Silent(Draws):
         (Unseeded, "test_the_same_tells_give_the_same_asks"),
         (Remembers, "test_any_number_of_job_runners_gives_the_same_search"),
         (Remembers, "test_a_search_that_is_resumed_is_the_whole_search"),
-        (Forgets, "test_a_state_comes_back"),
-        (Beyond, "test_it_asks_for_its_unit_alone_and_an_epoch_ends"),
-        (GoesOn, "test_it_asks_for_its_unit_alone_and_an_epoch_ends"),
+        (Beyond, "test_it_asks_for_its_unit_alone_and_a_job_ends"),
+        (GoesOn, "test_it_asks_for_its_unit_alone_and_a_job_ends"),
         (Silent, "test_it_asks_for_programs"),
     ],
 )
