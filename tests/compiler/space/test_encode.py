@@ -51,7 +51,7 @@ def target_graph(name: str, machine: str = "edge", cores: int | None = None) -> 
 @pytest.mark.parametrize("machine", ["edge", "tiny", "ascend310"])
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
-    u, rng, found, named = target_graph(name, machine), np.random.default_rng(5), 0, 0
+    u, rng, found, named = target_graph(name, machine), np.random.default_rng(3), 0, 0
     count = len(u.operators)
     for _ in range(25):
         start = int(rng.integers(count))
