@@ -1,7 +1,7 @@
 """How near the bound of docs/bounds.md is to the best of all plans, on small graphs whose plans can be tried.
 
 Each graph is one or two operators drawn from a seed.  Of every way to cut it into segments all plans of a segment are tried: every block
-count, halo, slots, window, weights that stay or come in chunks, tilings, loads ahead, each with each.  Of two segments each is tried beside
+count, halo, slots, window, weights that stay or come in chunks, tilings, each with each.  Of two segments each is tried beside
 the best of the other, until neither gets faster.
 
 From the best of each level on, and from the best that are cut or blocked otherwise, every other value of every field of a gene is tried,
@@ -31,7 +31,7 @@ from compiler.planner.tweaks import CHANGES, apply_if_fits
 from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.space.decode import decode, decode_all
-from compiler.space.gene import Gene, Genome, Weights, ahead_sizes, block_counts, choice_count, has_halos
+from compiler.space.gene import Gene, Genome, Weights, block_counts, choice_count, has_halos
 from compiler.target.target_graph import TargetGraph
 from scripts.studies import Json, Out, Row, Table, finish, groups, write_rows
 from simulator.npu.machine import Machine
@@ -40,7 +40,6 @@ from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels
 
 L1_KIB = (1024,)
-AHEAD = (0, 512)
 WINDOWS = ((1, False), (2, True), (4, True))
 LOOKAHEADS = (16, 128, 1024)
 STARTS = 4  # of a climb, which ends near where it begins: blocks and cuts change most
@@ -93,10 +92,10 @@ def genes(target_graph: TargetGraph, start: int, stop: int) -> tuple[Gene, ...]:
     found = []
     for blocks in block_counts(target_graph, start, stop):
         cut = blocks > 1
-        for cached, prefetch, (window, sliding), (how, chunk), choices, ahead in itertools.product(
-            (-1, 0) if halo and cut else (0,), (2, 1) if cut else (2,), WINDOWS if several and cut else WINDOWS[:1], weights, ranks, AHEAD
+        for cached, prefetch, (window, sliding), (how, chunk), choices in itertools.product(
+            (-1, 0) if halo and cut else (0,), (2, 1) if cut else (2,), WINDOWS if several and cut else WINDOWS[:1], weights, ranks
         ):
-            gene = Gene(start, stop, blocks, prefetch, window, chunk, how, choices, cached=cached, sliding=sliding, ahead_kib=ahead)
+            gene = Gene(start, stop, blocks, prefetch, window, chunk, how, choices, cached=cached, sliding=sliding)
             if decode(target_graph, gene) is not None:
                 found.append(gene)
     return tuple(found)
@@ -109,7 +108,6 @@ def neighbours(target_graph: TargetGraph, gene: Gene) -> list[Gene]:
     values: dict[str, Sequence[Any]] = {
         "blocks": block_counts(target_graph, start, stop), "prefetch": (1, 2), "window": (1, 2, 3, 4), "sliding": (False, True),
         "columns": (1, 2, 4), "weights": ("resident", "streamed"), "chunk": range(5), "cached": (0, -1),
-        "ahead_kib": ahead_sizes(target_graph),
         "passes": (1, *pass_counts(target_graph, start, stop)), "input_passes": (1, *input_counts(target_graph, start, stop)),
         "lookahead": LOOKAHEADS, "overtake": (False, True), "urgent": (False, True),
         "choices": [_with(chosen, at, place) for at, k in enumerate(own) for place in range(choice_count(target_graph, k))],

@@ -112,7 +112,6 @@ def random_segment(target_graph: TargetGraph, start: int, stop: int, rng: np.ran
         split=split,
         sliding=bool(rng.integers(2)),
         spread=bool(rng.integers(2)),
-        ahead_kib=int(rng.choice([0, 1, 8, 64])),
         lookahead=int(rng.choice([1, 2, 16, LOOKAHEAD])),
         overtake=bool(rng.integers(2)),
         urgent=bool(rng.integers(4)),

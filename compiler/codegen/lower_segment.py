@@ -19,7 +19,6 @@ from compiler.codegen.legalize_buffers import legalize_records
 from compiler.codegen.node_kernel import write_nodes
 from compiler.codegen.op_jobs import jobs_of
 from compiler.codegen.shared_memory import Staged, add_staging, stage_data
-from compiler.codegen.weight_prefetch import prefetch_weights
 from compiler.instructions.builders import Ints
 from compiler.instructions.node_context import Work
 from compiler.plan.plan import Infeasible, SegmentPlan
@@ -80,8 +79,6 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
             return Infeasible(segment_label(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
     code = add_staging(codes[0] if len(codes) == 1 else np.concatenate(codes), staging)
-    if plan.ahead_kib:
-        prefetch_weights(code, target_graph.machine, target_graph.memory.constant_blocks, plan.ahead_kib)
     code = legalize_records(code, target_graph.machine)
     _outlive(code, segment, places)
     return Records(code, places.peak_bytes, staging.ranges)

@@ -11,7 +11,8 @@ _TEXTS = {key: text for key, field in SegmentPlan.model_fields.items() for text 
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """All keys of the plan, defaults included; left out are passes of 1, empty names, and the tilings' default `constants` and columns."""
+    """All keys of the plan, defaults included; left out are `ahead_kib`, passes of 1, empty names, and the tilings' default `constants` and
+    columns."""
     lines = [f"plan {plan.digest} version {plan.version}"]
     lines += aligned([["model", plan.model], ["machine", plan.machine], ["dtype", plan.dtype]])
     pieces = {sum(before.segments for before in plan.pieces[:k]): piece for k, piece in enumerate(plan.pieces)}

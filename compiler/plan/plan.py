@@ -29,7 +29,6 @@ MAX_STRIPS = 256  # a row of 4,096 in strips of 16 columns: in narrower strips a
 MAX_PASSES = 1024  # passes of 16 channels over 16,384 channels
 MAX_CORES = 64  # cores of a machine
 MAX_IMAGES = 1024  # images of a block
-MAX_AHEAD_KIB = 1 << 16
 MAX_LOOKAHEAD = 1 << 12  # records of an engine; the windows of all engines are kept sorted
 LOOKAHEAD = 128  # longer ones gain little
 MAX_PREFETCH = 4  # slots: with more, a load waits for the bus and not for a slot
@@ -134,7 +133,7 @@ class SegmentPlan(_Gene):
     spread: if possible, a buffer takes the address that has been free longest, so that loads need not wait for its last reads
     (`segment.allocator`).  same_end: fill L1 and UB from the same end as the previous segment on the core; else from the other end, so that
     its first loads need not wait for the previous segment's last reads.
-    Order.  ahead_kib: KiB of weights that are loaded before the first tensor (`codegen.weight_prefetch`).
+    Order.  ahead_kib: always 0; loads of weights never come before the first tensor.
     lookahead: number of records from which each engine picks the one that can begin first (`schedule.list_scheduler`); 1: in order.
     overtake: loads are reordered too.  urgent: among ready records, the longest chain of successors comes first; else the first emitted.
     sliding: ready blocks of the window are list-scheduled (`schedule.sliding_window`); else operator by operator, block by block.
@@ -160,7 +159,7 @@ class SegmentPlan(_Gene):
     halo: tuple[Halo, ...] = ()
     sliding: Annotated[bool, Text(lambda on: " sliding" if on else "")] = False
     spread: Annotated[bool, Text(lambda on: ", spread" if on else ", not spread")] = True
-    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB), Text(", ahead {} KiB".format)] = 0
+    ahead_kib: Literal[0] = 0  # digests of plans and tasks have the key
     lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD), Text(", lookahead {}".format)] = _unless(LOOKAHEAD)
     overtake: Annotated[bool, Text(lambda on: " of loads too" if on else "")] = _unless(False)
     urgent: Annotated[bool, Text(lambda on: "" if on else " as emitted")] = _unless(True)
@@ -317,6 +316,11 @@ def parse_plan(text: str | bytes, where: str = "plan") -> Plan:
         raw: Any = json.loads(text)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number or a nesting beyond Python's own limits
         raise BadInputError(f"{where}: not JSON: {error}") from None
+    return validate_plan(raw, where)
+
+
+def validate_plan(raw: Any, where: str) -> Plan:
+    """Plan of a value of JSON; `BadInputError` with the dotted key."""
     try:
         return Plan.model_validate(raw)
     except ValidationError as error:

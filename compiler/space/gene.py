@@ -19,13 +19,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple
 
-from compiler.cost.ranking import CHUNK_BUDGETS, RANKING_SIZE
+from compiler.cost.ranking import RANKING_SIZE
 from compiler.ops.base import UB_SLOT_BLOCKS, vector_tiling
 from compiler.ops.pool import PoolSpec
-from compiler.plan.plan import LOOKAHEAD, MAX_LOOKAHEAD, MAX_PREFETCH, ConvTiling, SegmentPlan, Split, Tiling, VectorTiling
-from compiler.segment.batch_tiles import counts_together
+from compiler.plan.plan import LOOKAHEAD, MAX_LOOKAHEAD, ConvTiling, SegmentPlan, Split, Tiling, VectorTiling
 from compiler.segment.blocks import rows_needed
-from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.core_channels import can_split
 from compiler.segment.pool_fusion import feed_refusal
 from compiler.segment.segment import Outline
@@ -33,7 +31,7 @@ from compiler.space.knobs import LAST, Knob, Mark, coded, from_one, image_diviso
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
-from simulator.npu.parts import BLOCK_BYTES, Memory
+from simulator.npu.parts import Memory
 
 PINS = 6  # numbers per operator
 _CONV, _STREAMED, _N_OUTER, _CONSTANTS, _FED = (1 << bit for bit in range(5))
@@ -81,12 +79,6 @@ FED_ROWS = (4, 2, 1)  # most rows of a tile of a fed pool
 _FED_PART = 5  # a slot of a fed pool takes at most 2 / _FED_PART of UB
 
 
-def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
-    """Values of `ahead_kib`: 0, or 16 KiB and its doubles up to half of L1."""
-    half_kib = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
-    return 0, *(16 << i for i in range((half_kib // 16).bit_length()))
-
-
 class Gene(NamedTuple):
     """Operators [start, stop) as one segment; each field is a row of the table of knobs (`space.knobs`).
 
@@ -107,33 +99,30 @@ class Gene(NamedTuple):
 
     start: int
     stop: int
-    blocks: Annotated[int, Knob(legal=from_one(), values=block_counts)] = 1
-    prefetch: Annotated[int, Knob(values=lambda *_: range(1, MAX_PREFETCH + 1), switch="prefetch", off=1)] = 2
-    window: Annotated[int, Knob(values=lambda *_: WINDOWS, translated=True)] = 1
-    chunk: Annotated[int, Knob(values=lambda *_: range(len(CHUNK_BUDGETS)))] = 0
+    blocks: Annotated[int, Knob(legal=from_one())] = 1
+    prefetch: Annotated[int, Knob(switch="prefetch", off=1)] = 2
+    window: Annotated[int, Knob(translated=True)] = 1
+    chunk: int = 0
     weights: Weights = "reused"
     choices: Annotated[tuple[int, ...], Knob(legal=per_operator)] = ()
     cores: Annotated[tuple[int, ...], Knob(legal=machine_cores, switch="cores")] = (0,)
     cached: Annotated[int, Knob(bits=True)] = 0
     sliding: bool = False
     spread: Annotated[bool, Knob(switch="prefetch", off=False)] = True
-    ahead_kib: Annotated[
-        int, Knob(values=lambda target_graph, *_: ahead_sizes(target_graph), switch="prefetch", outside=True, mutator="change_ahead")
-    ] = 0
     split: Annotated[Split, Knob(switch="cores")] = "rows"
     columns: Annotated[int, Knob(legal=from_one())] = 1
     grant: Annotated[int, Knob(mark=Mark(0, lambda n: (-n,)))] = 0
     pinned: Annotated[tuple[int, ...], Knob(legal=_expected_pins, mark=Mark(LAST, tuple))] = ()
-    passes: Annotated[int, Knob(legal=from_one(), values=pass_counts, switch="passes", mark=Mark(1, lambda n: ((n,),)))] = 1
+    passes: Annotated[int, Knob(legal=from_one(), switch="passes", mark=Mark(1, lambda n: ((n,),)))] = 1
     lookahead: Annotated[int, Knob(legal=from_one(MAX_LOOKAHEAD), switch="lookahead", off=1, mark=Mark(4, lambda n: ((-n,),)))] = LOOKAHEAD
     overtake: Annotated[bool, Knob(switch="lookahead", mark=coded(1))] = False
     held: Annotated[
         int, Knob(legal=operator_bits, switch="held", bits=True, translated=True, outside=True, mark=Mark(3, lambda n: ((n, n),)))
     ] = 0
-    input_passes: Annotated[int, Knob(legal=from_one(), values=input_counts, switch="passes", mark=Mark(2, lambda n: ((n, -1),)))] = 1
+    input_passes: Annotated[int, Knob(legal=from_one(), switch="passes", mark=Mark(2, lambda n: ((n, -1),)))] = 1
     urgent: Annotated[bool, Knob(switch="lookahead", mark=coded(2))] = True
     on_vector: Annotated[tuple[int, ...], Knob(legal=per_operator, translated=True, mark=coded(3))] = ()
-    images: Annotated[int, Knob(legal=image_divisors, values=lambda target_graph, *_: counts_together(target_graph), mark=coded(4))] = 1
+    images: Annotated[int, Knob(legal=image_divisors, mark=coded(4))] = 1
     same_end: Annotated[bool, Knob(outside=True, mark=coded(5))] = False
 
     @property

@@ -1,15 +1,15 @@
 """Columns of the table of knobs.  The rows are the fields of `space.gene.Gene`.
 
 Readers of the table: checkpoints and packed genomes (types), names of genomes (marks), checks of requests and genomes (legality), switches
-of the configuration, decoder and encoder of plans (keys of equal names), and mutators that draw a value.
+of the configuration, decoder and encoder of plans (keys of equal names).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from sys import modules
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from compiler.target.target_graph import TargetGraph
 
@@ -42,31 +42,22 @@ def coded(code: int) -> Mark:
 class Knob:
     """Row of the table of knobs.  name, kind, default: name, type and default of the field of `Gene`.
 
-    legal: check of a value; None if all values of the type are legal.  values: values worth trying besides the default, for operators
-    [start, stop).  switch: key of `use` in the configuration.  off: only legal value if the switch is off (None: the default).
-    bits: whether the value has a bit per operator, and so no upper limit.  translated: whether a plan has this key in another form.
-    outside: whether the value matters only next to other segments.  mark: encoding in the hash of a genome.
-    mutator: name of the mutator that draws a value, if it is not a function of `mutators`.
+    legal: check of a value; None if all values of the type are legal.  switch: key of `use` in the configuration.  off: only legal value
+    if the switch is off (None: the default).  bits: whether the value has a bit per operator, and so no upper limit.
+    translated: whether a plan has this key in another form.  outside: whether the value matters only next to other segments.
+    mark: encoding in the hash of a genome.
     """
 
     legal: Legal | None = None
-    values: Callable[[TargetGraph, int, int], Sequence[Any]] | None = None
     switch: str = ""
     off: Any = None
     bits: bool = False
     translated: bool = False
     outside: bool = False
-    mutator: str = ""
     mark: Mark | None = None
     name: str = ""
     kind: Any = None
     default: Any = None
-
-    def others(self, target_graph: TargetGraph, gene: Any) -> list[Any]:
-        """Values worth trying, except the gene's own value; all values of a type with few values."""
-        few = (False, True) if self.kind is bool else get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        values = self.values(target_graph, gene.start, gene.stop) if self.values else few
-        return [setting for setting in dict.fromkeys((self.default, *values)) if setting != getattr(gene, self.name)]
 
 
 def read_table(gene: Any) -> dict[str, Knob]:

@@ -14,15 +14,14 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
+from compiler.segment.batch_tiles import counts_together
 from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.space.gene import (
-    KNOBS,
     WINDOWS,
     Gene,
     Genome,
     bare,
-    bits,
     block_counts,
     choice_count,
     keeps_weights,
@@ -33,7 +32,6 @@ from compiler.space.gene import (
     with_weights,
     working_cores,
 )
-from compiler.space.knobs import Knob
 from compiler.space.persistent import cut_tensors, holding, wanted
 from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
@@ -168,7 +166,7 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     i = _pick(genome, rng)
     gene = genome[i]
     if target_graph.images > 1 and rng.random() < 0.4:
-        alternatives = KNOBS["images"].others(target_graph, gene)
+        alternatives = [count for count in counts_together(target_graph) if count != gene.images]
         changed = recut(gene, blocks=1, images=alternatives[int(rng.integers(len(alternatives)))])
         return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
     if gene.columns > 1 and rng.random() < 0.3:
@@ -189,30 +187,12 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def toggle_halo(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Cache the halo instead of recomputing it, or the reverse, of one operator or of all operators; or cache it for all operators with
-    short rows (a ring takes L1 by the row)."""
+    """Cache the halo of all operators instead of recomputing it, or the reverse."""
     cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
     if not cut:
         return None
     i = cut[int(rng.integers(len(cut)))]
-    gene = genome[i]
-    draw = rng.random()
-    if draw < 1 / 3:
-        cached = bits(gene) ^ 1 << int(rng.integers(gene.stop - gene.start))
-    elif draw < 2 / 3:
-        cached = thin_operators(target_graph, gene, rng)
-    else:
-        cached = 0 if gene.cached else -1
-    cached = whole_or(gene, cached)
-    return None if cached == gene.cached else _swap(genome, i, recut(gene, cached=cached))
-
-
-def thin_operators(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> int:
-    """Bits of the operators whose input has at most as many blocks per row, over all planes, as the input of a random operator."""
-    reads = [spec.reads[0] for spec in target_graph.operators[gene.start : gene.stop]]
-    sizes = [read.planes * target_graph.storages[read.storage].row_blocks for read in reads]
-    limit = sizes[int(rng.integers(len(sizes)))]
-    return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
+    return _swap(genome, i, recut(genome[i], cached=0 if genome[i].cached else -1))
 
 
 def change_window(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -230,31 +210,14 @@ def change_window(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Change the slots of loaded tensors by one, or toggle overtaking, urgency or the addresses of loads."""
+    """Change the slots of loaded tensors by one, or toggle overtaking or urgency."""
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.blocks == 1 or rng.random() < 0.3:
-        order = gene.stop - gene.start == 1 or rng.random() < 0.5
-        name = "spread" if not order else "urgent" if rng.random() < 0.5 else "overtake"
+        name = "urgent" if rng.random() < 0.5 else "overtake"
         return _swap(genome, i, recut(gene, **{name: not getattr(gene, name)}))
     slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
-
-
-def draw_setting(knob: Knob) -> Move:
-    """Mutator that gives a segment another value of a knob; a knob with `outside` is changed behind the first segment."""
-    first = int(knob.outside)
-
-    def change_setting(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-        if len(genome) <= first:
-            return None
-        i = int(rng.integers(first, len(genome)))
-        alternatives = knob.others(target_graph, genome[i])
-        return (
-            _swap(genome, i, recut(genome[i], **{knob.name: alternatives[int(rng.integers(len(alternatives)))]})) if alternatives else None
-        )
-
-    return change_setting
 
 
 def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -364,7 +327,6 @@ def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
     return _swap(genome, i, changed) if changed.split in splits(target_graph, changed, len(changed.cores)) else None
 
 
-_DRAWN = {knob.mutator: knob for knob in KNOBS.values() if knob.mutator}
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
@@ -375,7 +337,6 @@ MOVES: dict[str, Move] = {
     "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
-    **{name: draw_setting(knob) for name, knob in _DRAWN.items()},
     "change_end": change_end,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
@@ -386,16 +347,15 @@ MOVES: dict[str, Move] = {
 SWITCHES = {  # keys of `use` in the configuration
     "change_window": "window", "toggle_halo": "halo_cache", "change_passes": "passes", "toggle_held": "held", "cut_on_chip": "held",
     "change_prefetch": "prefetch", "change_cores": "cores", "change_split": "cores",
-} | {name: knob.switch for name, knob in _DRAWN.items() if knob.switch}  # fmt: skip
+}  # fmt: skip
 OF_PROGRAMS = {"split_segment", "merge_segments", "shift_border", "toggle_held", "cut_on_chip", "change_end"}
-OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
 """Moves of borders, and of knobs with `outside` (`knobs.Knob`); all other moves change a segment by itself."""
 
 
 def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome | None:
     """First parent with a stretch of the second parent, between neighbouring common borders with different segments (`bare`).
 
-    Persistent tensors, early loads and ends of L1 come with the stretch; later segments keep their ends.
+    Persistent tensors and ends of L1 come with the stretch; later segments keep their ends.
     """
     borders = sorted({g.start for g in one} & {g.start for g in second})
     stretches = []

@@ -32,7 +32,7 @@ def fused(target_graph: TargetGraph) -> Genome:
     while (start := genes[-1].stop if genes else 0) < len(target_graph.operators):
         stop = min(start + 3, len(target_graph.operators))
         counts = [count for count in block_counts(target_graph, start, stop) if count > 1][:3]
-        tries = (Gene(start, stop, count, sliding=True, window=FORMULA, cached=-1, ahead_kib=64) for count in counts)
+        tries = (Gene(start, stop, count, sliding=True, window=FORMULA, cached=-1) for count in counts)
         genes.append(next((gene for gene in tries if decode(target_graph, gene) is not None), singles[start]))
     return tuple(genes)
 

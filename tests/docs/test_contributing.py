@@ -10,7 +10,11 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 SECTION = "".join(PAGE.partition(f"## Add {what}\n")[2].partition("\n## ")[0] for what in ("an operator", "a search move"))
 ROW = re.compile(r"^ *\| `([\w/]+\.\w+)` \| (.*) \|$", re.MULTILINE)
 # heading in the section -> what is in all files of the example, and in no other
-EXAMPLES = {"Several operators": "instance_?norm|group_?norm|normalising", "A new kind": "depth_?to_?space", "A knob": "ahead_kib"}
+EXAMPLES = {
+    "Several operators": "instance_?norm|group_?norm|normalising",
+    "A new kind": "depth_?to_?space",
+    "A knob": r"plan\.urgent|urgent: Annotated|\"urgent\"",
+}
 # lists of operators of ONNX, supported or not
 LISTS = {"compiler/frontend/onnx_io/shape_inference.py"}
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
-from compiler.space.gene import FORMULA, Gene, Genome, ahead_sizes, block_counts
+from compiler.space.gene import FORMULA, Gene, Genome, block_counts
 from compiler.space.initial import single_operators
 from compiler.target.target_graph import TargetGraph
 from simulator.kernel_cache import compiling
@@ -328,7 +328,7 @@ def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genom
     ways = (
         pair._replace(cached=-1),
         pair._replace(cores=everywhere),
-        pair._replace(sliding=True, window=FORMULA, ahead_kib=ahead_sizes(target_graph)[-1]),
+        pair._replace(sliding=True, window=FORMULA),
         pair._replace(sliding=True, window=pair.blocks, spread=False),
     )
     for gene in ways:

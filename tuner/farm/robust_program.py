@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compiler.plan.plan import Plan
+from compiler.plan.plan import Plan, validate_plan
 from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log, read_table
 from tuner.platform.files import AnyPath
@@ -35,5 +35,6 @@ def robust_plan(log: pd.DataFrame, tasks: pa.Table, levels: Sequence[str]) -> Pl
     index = most_robust(programs.cycles)
     if index is None:
         return None
-    (payload,) = tasks.filter(pc.equal(pc.cast(tasks["task"], "string"), programs.tasks[index]))["payload"].to_pylist()
-    return Plan.model_validate(json.loads(payload)["plan"])
+    task = programs.tasks[index]
+    (payload,) = tasks.filter(pc.equal(pc.cast(tasks["task"], "string"), task))["payload"].to_pylist()
+    return validate_plan(json.loads(payload)["plan"], f"task {task}")

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compiler.plan.plan import Plan
+from compiler.plan.plan import validate_plan
 from compiler.space.encode import genome_of
 from compiler.target.target_graph import TargetGraph
 from tuner.log.read import read_table, read_task_rows
@@ -59,7 +59,7 @@ class Ahead:
 
 def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_graph: TargetGraph, champions: Champions) -> Ahead:
     """Tasks of earlier sessions that are ahead, from their rows.  run: id in the log.  numbers: numbers of the tasks, by name.  champions:
-    empty."""
+    empty.  Raises `BadInputError` for a plan of another version."""
     ahead, levels = Ahead(champions), len(champions.best)
     if not numbers:
         return ahead
@@ -77,7 +77,7 @@ def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_gra
 
 
 def _note(champions: Champions, target_graph: TargetGraph, task: str, cycles: np.ndarray, payload: str) -> None:
-    plan = Plan.model_validate(json.loads(payload)["plan"])
+    plan = validate_plan(json.loads(payload)["plan"], f"task {task}")
     if champions.gains(cycles, task, all(len(segment.operators) == 1 for segment in plan.segments)):
         genome = genome_of(target_graph, plan)
         assert genome is not None, "what was measured has a gene"

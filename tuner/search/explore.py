@@ -9,9 +9,9 @@ import numpy as np
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.batch_tiles import counts_together
 from compiler.segment.core_channels import can_split
-from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
+from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, widths, with_weights
 from compiler.space.initial import on_all_cores, on_cores
-from compiler.space.mutators import OF_PROGRAMS, Move, drawn_passes, on_random_cores, thin_operators
+from compiler.space.mutators import OF_PROGRAMS, Move, drawn_passes, on_random_cores
 from compiler.space.strips import fewest_strips
 from compiler.target.target_graph import TargetGraph
 from tuner.config import Segments
@@ -81,7 +81,6 @@ def propose_segments(
     share = share or Shard(table.structures)
     chosen: dict[object, tuple[Gene, str]] = {}
     single_moves = {name: move for name, move in moves.items() if name not in OF_PROGRAMS}
-    all_moves = {name: move for name, move in moves.items() if name != "change_ahead"}  # no effect on a single segment
     singles = [genome for genome in map(table.singles, range(len(table.groups))) if genome is not None]
     for attempt in range(count * _DRAWS * share.count):
         if len(chosen) >= count:
@@ -94,7 +93,7 @@ def propose_segments(
             fresh, proposer = _moved_genes(target_graph, singles[attempt % len(singles)], single_moves, rng)
         else:
             near = int(rng.integers(len(segmentations)))
-            fresh, proposer = _moved_genes(target_graph, segmentations[near], all_moves, rng)
+            fresh, proposer = _moved_genes(target_graph, segmentations[near], moves, rng)
         fresh = [gene for gene in fresh if share.may_hold(gene)]  # before the most expensive step, the fit
         if fits is not None:
             fresh = [fits[near](gene) for gene in fresh]
@@ -121,7 +120,7 @@ def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[
         gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))))
         gene = with_weights(target_graph, gene, bool(rng.integers(2)))
     if "toggle_halo" in moves and gene.blocks > 1 and rng.random() < 0.5:
-        gene = gene._replace(cached=-1 if rng.random() < 0.5 else whole_or(gene, thin_operators(target_graph, gene, rng)))
+        gene = gene._replace(cached=-1)
     if "change_window" in moves and stop - start > 1 and gene.blocks > 1 and rng.random() < 0.5:
         gene = gene._replace(sliding=True, window=WINDOWS[int(rng.integers(len(WINDOWS)))])
     if target_graph.images > 1 and gene.blocks == 1:

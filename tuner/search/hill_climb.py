@@ -1,8 +1,8 @@
 """Children by hill climbing: changes of a level's best program, each tried in the complete program, and kept if faster.
 
-Persistent tensors, prefetched loads and the on-chip placement of neighbours take effect only in complete programs; segmentations of
-separately measured segments do not see them.  The simulator does, in a few milliseconds for a program that differs in one segment.  This is
-not a measurement: nothing is read from a board, logged or counted.  The final child is measured as any program.
+Persistent tensors and the on-chip placement of neighbours take effect only in complete programs; segmentations of separately measured
+segments do not see them.  The simulator does, in a few milliseconds for a program that differs in one segment.  This is not a measurement:
+nothing is read from a board, logged or counted.  The final child is measured as any program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tuner.search.context import SearchContext
 from tuner.search.population import Population
 
 # Weight of a move in draws, 1 by default: from gains over time in earlier searches.
-_OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
+_OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes": 2, "change_prefetch": 2}
 _CROSSED = 0.2  # share of changes that take a stretch from another program
 _NOISE = 0.04  # noise of the segmentation that supplies stretches
 _GOLDEN = (5**0.5 - 1) / 2  # golden ratio: its multiples spread evenly

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.build import compile_plan
 from compiler.ops.lower_graph import Packed
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Plan
+from compiler.plan.plan import Plan, validate_plan
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
 from tuner.measure.encode_program import encoded
@@ -106,13 +106,16 @@ class Verdict:
 
 
 def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence[str], count: int) -> list[Plan]:
-    """Best `count` measured programs of a search at each level, sorted by task digest.  log, tasks: rows of its run folder."""
+    """Best `count` measured programs of a search at each level, sorted by task digest.  log, tasks: rows of its run folder.
+
+    Raises `BadInputError` for a plan of another version.
+    """
     rows = log[(log["run"] == run) & (log["kind"] == "program") & (log["status"] == "ok")]
     chosen: set[str] = set()
     for level in levels:
         chosen.update(rows[rows["level"] == level].sort_values(["cycles", "task"])["task"].head(count))
     payloads = tasks.set_index("task").loc[sorted(chosen), "payload"]
-    return [Plan.model_validate(json.loads(payload)["plan"]) for payload in payloads]
+    return [validate_plan(json.loads(payload)["plan"], f"task {task}") for task, payload in payloads.items()]
 
 
 def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> list[Contender]:

@@ -90,6 +90,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("segments.0.prefetch", 5), "segments.0.prefetch"),
         (_set("segments.0.window", 0), "segments.0.window"),
         (_set("segments.0.window", "none"), "segments.0.window"),
+        (_set("segments.0.ahead_kib", 64), "segments.0.ahead_kib: Input should be 0 (got 64)"),
         (_set("segments.0.tilings", []), "segments.0: 6 operators need"),
         (_set("segments.0.tilings.0.kind", "scalar"), "segments.0.tilings.0"),
         (_set("segments.0.tilings.0.tile_m", 17), "segments.0.tilings.0.conv.tile_m"),

@@ -51,7 +51,7 @@ def target_graph(name: str, machine: str = "edge", cores: int | None = None) -> 
 @pytest.mark.parametrize("machine", ["edge", "tiny", "ascend310"])
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
-    u, rng, found, named = target_graph(name, machine), np.random.default_rng(5), 0, 0
+    u, rng, found, named = target_graph(name, machine), np.random.default_rng(3), 0, 0
     count = len(u.operators)
     for _ in range(25):
         start = int(rng.integers(count))
@@ -61,7 +61,7 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
             start, stop, int(rng.choice(block_counts(u, start, stop))), int(rng.integers(1, 4)), int(rng.choice(WINDOWS)),
             int(rng.integers(len(CHUNK_BUDGETS))), WEIGHTS[int(rng.integers(3))], choices,
             tuple(range(int(rng.integers(1, u.machine.cores + 1)))), int(rng.integers(-1, 1 << stop - start)),
-            bool(rng.integers(2)), bool(rng.integers(2)), int(rng.choice([0, 64])), columns=int(rng.choice([1, 1, 3])),
+            bool(rng.integers(2)), bool(rng.integers(2)), columns=int(rng.choice([1, 1, 3])),
         )  # fmt: skip
         plan = decode(u, gene)
         if plan is not None:
@@ -177,7 +177,7 @@ def test_moves_keep_pins_where_blocks_are_unchanged() -> None:
                 if gene.pinned and gene not in genome and plan is not None:
                     assert plan.tilings == pinned_tilings(gene.pinned)
                     kept[name] += 1
-    assert {name for name, count in kept.items() if count} >= {"change_window", "change_prefetch", "change_ahead"}
+    assert {name for name, count in kept.items() if count} >= {"change_window", "change_prefetch"}
     wide = on_cores(u, genome[0], 2)
     assert wide is not None
     assert not wide.pinned

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from compiler.plan.plan import SegmentPlan
 from compiler.space.gene import KNOBS, Gene, copied, find_fault
 from compiler.target.target_graph import TargetGraph
@@ -32,10 +30,3 @@ def test_switches_are_those_of_configuration_and_keep_legality() -> None:
     off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch}
     assert {knob.switch for knob in KNOBS.values() if knob.switch} <= set(Use.model_fields)
     assert find_fault(UNIT, (DEFAULTS._replace(**off),), False) is None
-
-
-@pytest.mark.parametrize("name", [name for name, knob in KNOBS.items() if knob.legal or knob.values])
-def test_values_worth_trying_are_legal_and_others(name: str) -> None:
-    for gene in (DEFAULTS, *(DEFAULTS._replace(**{name: setting}) for setting in KNOBS[name].others(UNIT, DEFAULTS))):
-        assert find_fault(UNIT, (gene,), False) is None
-        assert getattr(gene, name) not in KNOBS[name].others(UNIT, gene)

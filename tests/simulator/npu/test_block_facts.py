@@ -48,7 +48,6 @@ OTHERS = {
     ("compiler/frontend/onnx_io/random_weights.py", "_NODES"): "nodes of a quadrature",
     ("compiler/ops/depth_to_space_emitter.py", "_ROOM"): "records",
     ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
-    ("compiler/space/gene.py", "ahead_sizes"): "KiB that a gene names",
     ("compiler/ops/affine_to_matmul.py", "_CANDIDATES"): "candidates in a channel",
     ("compiler/schedule/list_scheduler.py", "order_records"): "reads that there is room for",
     ("compiler/planner/split_rules.py", "_MOST_INPUTS"): "input passes",

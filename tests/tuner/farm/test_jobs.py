@@ -72,7 +72,7 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
         for _ in range(count)
     ]
     genes = [gene for m in everyone for gene in m.genome] + [
-        Gene(0, 3, 2, 1, -1, 2, "streamed", (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
+        Gene(0, 3, 2, 1, -1, 2, "streamed", (1, 2, 63), (0, 1), -1, True, False, "channels")
     ] * count
     genomes = [tuple(genes), (), *(m.genome for m in everyone)]
     columns = from_bytes(to_bytes(pack_individuals(everyone) | {"proposed": pack_genomes(genomes)}, MIXED), MIXED)

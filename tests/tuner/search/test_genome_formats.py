@@ -84,13 +84,15 @@ def draw_genomes(u: TargetGraph, seed: int) -> Iterator[Genome]:
 
 def vary_gene(u: TargetGraph, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene with another value of a field that moves change rarely or never."""
-    kind = int(rng.integers(4))
+    kind = int(rng.integers(5))
     if kind == 0:
         return gene._replace(grant=int(rng.integers(len(memory_grants(u.machine)))))
     if kind == 1:
         return gene._replace(lookahead=int(rng.choice([1, LOOKAHEAD, 1024])))
     if kind == 2:
         return recut(gene, columns=int(rng.integers(1, 4)))
+    if kind == 3:
+        return gene._replace(spread=not gene.spread)
     plan = decode(u, gene)
     return gene if plan is None else gene._replace(pinned=pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)]))
 

@@ -16,7 +16,7 @@ from compiler.build import compile_plan
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.npu.container_file import decode
-from simulator.npu.errors import TilefarmError
+from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.messages import naming
@@ -70,6 +70,14 @@ def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Lowered
     failed = log.assign(status=log["status"].astype("str").where(log["task"] != best, "timeout"))
     rest = finalists(failed, tasks, run_id, LEVELS, 10_000)
     assert len(rest) == len(finalists(log, tasks, run_id, LEVELS, 10_000)) - 1
+
+
+def test_plan_of_an_earlier_version_is_refused(run: tuple[Path, LoweredModel]) -> None:
+    log, tasks = read_log(run[0]), read_tasks(run[0])
+    task = log[(log["kind"] == "program") & (log["level"] == "none")].sort_values(["cycles", "task"])["task"].iloc[0]
+    earlier = tasks["payload"].astype("str").str.replace('"ahead_kib":0', '"ahead_kib":64')
+    with pytest.raises(BadInputError, match=rf"^task {task}: segments\.0\.ahead_kib: "):
+        finalists(log, tasks.assign(payload=earlier), log["run"].iloc[0], ["none"], 1)
 
 
 def test_simulator_board_gives_the_simulators_answers(run: tuple[Path, LoweredModel]) -> None:
