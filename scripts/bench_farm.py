@@ -224,9 +224,9 @@ class Scorer:
         self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
         self.known: Knowledge = self.job_runner.known
 
-    def context(self) -> SearchContext:
+    def context(self, seed: int = 0) -> SearchContext:
         rules = self.job_runner.rules
-        return SearchContext(rules, self.known, 0, EVOLVING, 0, self.job_runner.predictors)
+        return SearchContext(rules, self.known, 0, EVOLVING, seed, self.job_runner.predictors)
 
     def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
         return [self.job_runner.evaluator.measure(request) for request in requests]
@@ -252,7 +252,7 @@ class Scorer:
 
     def programs_per_s(self, seconds: float) -> float:
         """Changes of a program that the simulator tries for a child, per second of CPU time."""
-        turn = count(1)
+        seeds = count(1)
 
         def score() -> tuple[int, float]:
             begin, tried = time.process_time(), list[Request]()
@@ -261,7 +261,7 @@ class Scorer:
                 tried.extend(request for request in requests if request.kind == "program")
                 return self._measure(requests)
 
-            run_to_end(grow_children(self.context(), 1, next(turn), ()), measure)
+            run_to_end(grow_children(self.context(next(seeds)), 1, ()), measure)
             return len(tried), time.process_time() - begin
 
         return _rate(score, seconds)

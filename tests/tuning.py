@@ -26,17 +26,18 @@ QUICK = (
     "use.cost_model=true",
     "use.packaged_model=false",
     "search.changes=8",
-    "segments.candidates=24",
-    "segments.measured=8",
+    "segments.candidates=48",
+    "segments.measured=16",
     "model.min_rows=60",
     "model.growth=0.5",
     "model.rounds=20",
     "search.lag=4",
+    "search.proposed=0.5",
     "search.generation=4",
     "farm.checkpoint_every_s=0.001",
 )
 """An epoch of two jobs measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""
-FEW = (*QUICK, "segments.candidates=6", "segments.measured=2")
+FEW = (*QUICK, "segments.candidates=12", "segments.measured=4")
 """Where a few programs are enough, so are a few segments before them."""
 
 VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]

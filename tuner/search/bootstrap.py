@@ -23,7 +23,6 @@ from tuner.search.context import SearchContext
 
 _ROUNDS = 16  # rounds of measurements
 _NEAR = 0.005  # least predicted gain over the cheapest measured segmentation
-_TURNS = 2  # turns between two changed operators: programs come first
 
 
 class Bootstrap:
@@ -109,8 +108,8 @@ def single_operator_genes(context: SearchContext) -> list[Gene]:
     return [gene for genome in context.single_operators() for gene in genome]
 
 
-def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
-    """Genes of one of this shard's single operators with each change, longest operators first: the baseline is made of the best."""
+def changed_operators(context: SearchContext) -> list[Gene]:
+    """Genes of one single operator of this shard with each change, longest operators first: the baseline is made of the best."""
     table, longest = context.table, dict[str, tuple[float, Gene]]()
     for gene in single_operator_genes(context):
         cycles = table.of(gene)
@@ -118,8 +117,5 @@ def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
             structure = table.structures.structure(gene.start, gene.stop)
             longest.setdefault(structure, (-float(np.log(cycles).mean()), gene))
     ranked = sorted(longest.values())
-    turns, phase = divmod(turn, _TURNS)
-    place = turns * context.rules.shards + context.shard
-    return (
-        [apply_if_fits(context.target_graph, ranked[place][1], change) for change in CHANGES] if not phase and place < len(ranked) else []
-    )
+    place = context.turn * context.share.count + context.share.index
+    return [apply_if_fits(context.target_graph, ranked[place][1], change) for change in CHANGES] if place < len(ranked) else []

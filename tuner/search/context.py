@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from tuner.cost_model.interface import Predictor, predict_at
 from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Proposal, Request, with_never
 from tuner.search.ask_tell import Asking
+from tuner.search.epoch import EVOLVING
 from tuner.search.explore import unmeasured_genes
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
@@ -39,8 +41,14 @@ class SearchContext:
     ) -> None:
         self.rules, self.known, self.shard, self._seed = rules, knowledge, shard, (seed, epoch, shard)
         self.rng = self.generator(0)
+        self.turn = max(0, epoch - EVOLVING)  # epochs with children before this one
+        self.number = self.turn * rules.shards + shard  # jobs with children before this one
         self.target_graph, self.table, self.config = rules.target_graph, knowledge.table, rules.config
-        self.share = Shard(knowledge.structures, rules.shards, shard)
+        explorers = [
+            self._explorers(job) for job in (self.turn * rules.shards, self.number, self.number + 1, (self.turn + 1) * rules.shards)
+        ]
+        self.explores = explorers[2] > explorers[1]
+        self.share = Shard(knowledge.structures, max(1, explorers[3] - explorers[0]), explorers[1] - explorers[0])
         self.placer = Placer(knowledge.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, unless a placement is expected to be better
         self.wide = rules.wide
@@ -55,6 +63,10 @@ class SearchContext:
     def by_model(self) -> bool:
         """Whether a model predicts, not the formula."""
         return any(model is not None for model in self.models)
+
+    def _explorers(self, jobs: int) -> int:
+        """Number of the first `jobs` jobs that explore: they measure segments and programs made of them; the others grow children."""
+        return ceil(round(jobs * self.rules.config.search.proposed, 6))
 
     def generator(self, number: int) -> np.random.Generator:
         """Generator of random numbers of this job, independent of those of other numbers."""

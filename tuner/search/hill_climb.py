@@ -17,6 +17,7 @@ from compiler.space.mutators import crossover, random_genome
 from tuner.measure.request import RANDOM, Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
+from tuner.search.placement import runs_in_sequence
 from tuner.search.population import Population
 
 # Weight of a move in draws, 1 by default: from gains over time in earlier searches.
@@ -29,7 +30,7 @@ _LEAST = 8  # least number of changes without gain
 _NEAR = 1.03  # largest ratio of estimated cycles of new segments to replaced ones: hardly any change beyond it wins
 
 
-def grow_children(context: SearchContext, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
+def grow_children(context: SearchContext, count: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
     """Grow at most `count` new programs, not in `taken`; random programs if there is none to change."""
     rules, grown = context.rules, list[Genome]()
     if not context.known.population.members:
@@ -39,7 +40,7 @@ def grow_children(context: SearchContext, count: int, turn: int, taken: Collecti
             context.propose(genome, RANDOM)
         return drawn
     for number in range(count if context.config.search.changes else 0):
-        level = _level(context, turn * count + number)
+        level = _level(context, context.number * count + number)
         child = yield from _grow_child(context, level, {*taken, *grown})
         if child is not None:
             grown.append(child)
@@ -47,18 +48,20 @@ def grow_children(context: SearchContext, count: int, turn: int, taken: Collecti
 
 
 def _level(context: SearchContext, number: int) -> int:
-    """Level of a child: a shard stays with one level if there are shards for all; levels get shares (multiples of the golden ratio)."""
-    rules = context.rules
-    position = context.shard if rules.shards >= len(rules.levels) else number * rules.shards + context.shard
-    shares = np.cumsum(rules.level_weights)
-    return int(np.searchsorted(shares, position * _GOLDEN % 1 * shares[-1], "right"))
+    """Level of a child: levels get shares (multiples of the golden ratio)."""
+    shares = np.cumsum(context.rules.level_weights)
+    return int(np.searchsorted(shares, number * _GOLDEN % 1 * shares[-1], "right"))
 
 
 def _grow_child(context: SearchContext, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
-    """Grow a child from a level's best program until `_patience` changes in a row gain nothing.  The child is a new program, not always
-    faster."""
+    """Grow a child from one of a level's best programs until `_patience` changes in a row gain nothing.
+
+    The child is a new program, not always faster.
+    """
     population = context.known.population
-    best, idle, patience = population.best(level), 0, _patience(context, population, level)
+    best, idle, patience = population.parent(level, context.rng), 0, _patience(context, population, level)
+    if context.placer is not None and not context.explores:
+        context.wide = runs_in_sequence(best.genome)  # no proposal of this job says whether to place segments
     current, lineage = best.genome, Proposal(parents=(best.task,))
     cycles = yield from context.foreseen(current, level)
     seen, candidates = {current}, list[tuple[float, Genome]]()

@@ -63,6 +63,13 @@ class Population:
         )
         return Population(members, tuple(idle))
 
+    def parent(self, level: int, rng: np.random.Generator) -> Individual:
+        """Member to change: the fastest with other borders than faster ones, the n-th of these with a probability of 2 ** -n."""
+        distinct = dict[tuple[int, ...], Individual]()
+        for member in sorted(self.members, key=lambda member: (int(member.cycles[level]), member.task)):
+            distinct.setdefault(tuple(gene.start for gene in member.genome), member)
+        return [*distinct.values()][min(int(rng.geometric(0.5)), len(distinct)) - 1]
+
     def best(self, level: int) -> Individual:
         """Fastest member at a level."""
         return min(self.members, key=lambda member: (int(member.cycles[level]), member.task))

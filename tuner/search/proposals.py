@@ -11,8 +11,8 @@ from tuner.search.context import SearchContext
 from tuner.search.placement import cut_of
 
 
-def propose_programs(context: SearchContext, count: int, turn: int) -> Asking[list[Genome]]:
-    """Propose part of `count` unmeasured programs, in order of merit.  turn: evolving epochs before this one.
+def propose_programs(context: SearchContext, count: int) -> Asking[list[Genome]]:
+    """Propose at most `count` unmeasured programs, in order of merit.
 
     Proposals that depend only on the table are divided among the shards, so that no two measure the same.
     """
@@ -23,21 +23,19 @@ def propose_programs(context: SearchContext, count: int, turn: int) -> Asking[li
             taken.setdefault(genome)
             context.propose(genome, proposal)
 
-    placed = yield from _by_placement(context, turn)
+    placed, first = (yield from _by_placement(context)), context.share.index == 0
     context.wide = context.rules.wide or (context.placer is not None and not placed)
-    if context.shard == 0 and placed and turn % context.config.placement.every == 0:
+    if first and placed and context.turn % context.config.placement.every == 0:
         for group in range(len(context.table.groups)):
             take(context.table.singles(group), BASELINE)  # the baseline; placements would leave no room for it
-    # with two programs, every other shard replaces one by a child
-    share = min(count, max(2 if placed and context.shard % 2 == 0 else 1, int(count * context.config.search.proposed)))
-    for genome in placed[:share]:
+    for genome in placed[:count]:
         take(genome, PLACEMENT)
-    for segmentation, proposal in _by_table(context, turn) if len(taken) < share else ():
+    for segmentation, proposal in _by_table(context) if len(taken) < count else ():
         take(segmentation, proposal)
-    return list(taken)[:share]
+    return list(taken)[:count]
 
 
-def _by_placement(context: SearchContext, turn: int) -> Asking[list[Genome]]:
+def _by_placement(context: SearchContext) -> Asking[list[Genome]]:
     """Placer's proposals for one level, with staged programs among them; levels take turns.
 
     None where they are not expected to beat every segment on all cores: then the search continues as without a placer.
@@ -45,19 +43,19 @@ def _by_placement(context: SearchContext, turn: int) -> Asking[list[Genome]]:
     if context.placer is None:
         return []
     order = context.rules.order
-    level = order[(turn + context.shard) % len(order)]
+    level = order[(context.turn + context.share.index) % len(order)]
     good = [m.genome for m in sorted(context.known.population.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
     border = float(context.known.border[level])
     rng = context.generator(2)
-    staged = yield from _by_stages(context, turn)
+    staged = yield from _by_stages(context)
     return context.placer.proposals(level, border, good, rng, context.known.measured, staged)
 
 
-def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
+def _by_stages(context: SearchContext) -> Asking[list[Genome]]:
     """Stages of the cheapest segmentation by short segments on one core; levels and shards take turns."""
     placement, rules = context.config.placement, context.rules
-    number, remainder = divmod(turn - 1, placement.every)  # not before other programs than the initial ones are measured
-    if context.placer is None or not turn or remainder or number % rules.shards != context.shard:
+    number, remainder = divmod(context.turn - 1, placement.every)  # not before other programs than the initial ones are measured
+    if context.placer is None or not context.turn or remainder or number % context.share.count != context.share.index:
         return []
     level = rules.order[number % len(rules.order)]
     border = float(context.known.border[level])
@@ -67,7 +65,7 @@ def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
     return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.listed]))
 
 
-def _by_table(context: SearchContext, turn: int) -> Iterator[tuple[Genome | None, Proposal]]:
+def _by_table(context: SearchContext) -> Iterator[tuple[Genome | None, Proposal]]:
     """Segmentations: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
     They get the persistent tensors that are expected to make them faster.
@@ -76,13 +74,13 @@ def _by_table(context: SearchContext, turn: int) -> Iterator[tuple[Genome | None
     """
     rules, border = context.rules, context.known.border
     width = [granted.cores if rules.several > 1 else None for granted in rules.granted]
-    if context.shard == 0 and (context.placer is None or context.wide):
+    if context.share.index == 0 and (context.placer is None or context.wide):
         yield from ((context.table.singles(group), BASELINE) for group in range(len(context.table.groups)))
     if not context.config.use.segmentations:
         return
     prices = [(price, level) for price in (1.0, 0.5, 0.0, 1.5) for level in rules.order]
     for index, (price, level) in enumerate(prices):
-        if (index + turn) % rules.shards == context.shard:
+        if (index + context.turn) % context.share.count == context.share.index:
             segmentation = context.table.segmentation(level, price * border[level], width=width[level])
             yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH
     for _ in range(2):

@@ -3,7 +3,8 @@
 | epoch | does                                                                                                       |
 |-------|------------------------------------------------------------------------------------------------------------|
 | 1     | measures its shard of the initial programs and of single operators; the first job also runs the bootstrap |
-| 2 ..  | evolves: measures promising segments, proposes programs, selects by prediction, measures them             |
+| 2 ..  | of some jobs (`search.proposed`): measures promising segments, and programs that are proposed by them     |
+|       | of the other jobs: grows children of the best programs                                                    |
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tuner.measure.request import BASELINE, SHORTEST_PATH, Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.bootstrap import Bootstrap, changed_operators, improve_segments, single_operator_genes
 from tuner.search.context import SearchContext
-from tuner.search.epoch import BEGINNING, EVOLVING
+from tuner.search.epoch import BEGINNING
 from tuner.search.explore import first_genes, unmeasured_genes
 from tuner.search.hill_climb import grow_children
 from tuner.search.knowledge import Knowledge
@@ -49,7 +50,7 @@ class Segmentation:
             context.proposer = BASELINE
             yield from context.measure_segments(unmeasured_genes(context.table, first))
         else:
-            yield from _evolve(context, epoch - EVOLVING)
+            yield from _evolve(context)
 
 
 def _first_programs(context: SearchContext) -> Asking[None]:
@@ -86,13 +87,14 @@ def _first_segments(context: SearchContext) -> list[Gene]:
     return segments[context.shard :: context.rules.shards]
 
 
-def _evolve(context: SearchContext, turn: int) -> Asking[None]:
-    count = context.config.search.generation
+def _evolve(context: SearchContext) -> Asking[None]:
+    count, wanted = context.config.search.generation, list[Genome]()
     context.proposer = BASELINE
-    yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context, turn))))
-    yield from explore_segments(context)
-    wanted = yield from propose_programs(context, count, turn)
-    grown = yield from grow_children(context, count - len(wanted), turn, wanted)
+    if context.explores:
+        yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context))))
+        yield from explore_segments(context)
+        wanted = yield from propose_programs(context, count)
+    grown = yield from grow_children(context, count - len(wanted), wanted)
     # their segments too, for segmentations and for children of other jobs
     yield from context.measure_segments(context.wanted([gene for genome in grown for gene in genome]))
     programs = yield from context.repaired([*wanted, *grown])

@@ -66,7 +66,7 @@ def test_jobs_do_not_measure_each_others_segments() -> None:
     """
     u = target_graph("inception_block")
     measure = Local(u)
-    search = LocalSearch(u, "search.lag=6", "search.changes=0").steps(measure, 7)
+    search = LocalSearch(u, "search.lag=6", "search.proposed=1.0", "search.changes=0").steps(measure, 7)
     shares: list[set[object]] = [set(), set(), set()]
     for job in search.jobs:
         if job.epoch >= EVOLVING:
@@ -113,8 +113,8 @@ def test_children_begin_with_the_baseline() -> None:
 def test_each_job_measures_as_many_segments() -> None:
     u = target_graph("residual_block")
     measure = Local(u)
-    search = LocalSearch(u, "search.lag=6").steps(measure, 3)
-    share = 8 * search.rules.several
+    search = LocalSearch(u, "search.lag=6", "search.proposed=1.0").steps(measure, 3)
+    share = 16 * search.rules.several
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
     for job in search.jobs[4:]:

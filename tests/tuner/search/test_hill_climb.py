@@ -55,7 +55,7 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
     search = begun(measure, "search.changes=24")
     context, population = search.context(epoch=EVOLVING), search.known.population
     session = MeasureBudget(measure)
-    found = run_to_end(grow_children(context, 3, 0, ()), session)
+    found = run_to_end(grow_children(context, 3, ()), session)
     tried = [request.genome for request in measure.asked if request.kind == "program" and not request.measure]
     assert len(found) == len(set(found)) == 3
     assert not session.programs, "nothing of it is a measurement"
@@ -92,7 +92,7 @@ def test_child_ends_after_a_run_of_useless_changes(monkeypatch: pytest.MonkeyPat
     fastest = list[float]()
     monkeypatch.setattr(module, "_change", changed)
     monkeypatch.setattr(SearchContext, "foreseen", timed)
-    run_to_end(grow_children(search.context(epoch=EVOLVING), 1, 0, ()), MeasureBudget(measure))
+    run_to_end(grow_children(search.context(epoch=EVOLVING), 1, ()), MeasureBudget(measure))
     assert won[-1] > 20
     assert (np.diff(won) <= 20).all()
     assert drawn == won[-1] + 20
@@ -159,17 +159,13 @@ def test_levels_have_their_shares_of_the_children() -> None:
     assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - 10).max() <= 1
     search.rules.level_weights = np.array([1.0, 1.0, 3.0])
     assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - [6, 6, 18]).max() <= 1
-    many = LocalSearch(target_graph(), "search.lag=8")
-    mine = [{_level(many.context(shard, EVOLVING), number) for number in range(9)} for shard in range(4)]
-    assert all(len(levels) == 1 for levels in mine)
-    assert set.union(*mine) == set(range(len(LEVELS)))
 
 
 def test_without_changes_there_are_no_children() -> None:
     measure = Local(target_graph())
     search = begun(measure, "search.changes=0")
     asked = len(measure.asked)
-    assert run_to_end(grow_children(search.context(epoch=EVOLVING), 3, 0, ()), MeasureBudget(measure)) == []
+    assert run_to_end(grow_children(search.context(epoch=EVOLVING), 3, ()), MeasureBudget(measure)) == []
     assert len(measure.asked) == asked
 
 
