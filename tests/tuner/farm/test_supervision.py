@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.farm.actions import DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, RetryPolicy, SayLine, Send, StartActor, WorkItem
-from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
+from tuner.farm.slots import DEPTH, PATIENCE_S
+from tuner.farm.supervision import BUILD_TRIES, LATE_S, LOST_MAX, Supervision
 from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
 JOB = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True)
