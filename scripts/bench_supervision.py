@@ -35,7 +35,7 @@ class _End(NamedTuple):
     event: Done
 
 
-class _VirtualFarm:
+class VirtualFarm:
     """Supervision with actors that exist in virtual time only."""
 
     def __init__(self, slots: int) -> None:
@@ -73,7 +73,7 @@ class _VirtualFarm:
 
 def supervision_us(slots: int, jobs: int) -> float:
     """CPU time per job of supervision and of the heap that stands for the actors, after every slot has done a few jobs."""
-    farm = _VirtualFarm(slots)
+    farm = VirtualFarm(slots)
     farm.run(4 * slots)
     begin_s = time.process_time()
     farm.run(jobs)
@@ -113,13 +113,13 @@ def main(
     slots: Annotated[list[int] | None, typer.Option(min=1, help=f"Numbers of slots [default: {SLOTS}].")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Jobs per number.")] = 4000,
     actors: Annotated[int, typer.Option(min=0, help="Actors on Ray; 0: none.")] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Driver's CPU time per job on a farm."""
     result = {f"supervision of {count} slots": supervision_us(count, jobs) for count in slots or SLOTS}
     if actors:
         result[f"{actors} actors on Ray"] = actors_us(actors, jobs)
-    if json_:
+    if as_json:
         print(json.dumps(result))
     else:
         print_table(["<driver", "us per job"], [[name, f"{us:.1f}"] for name, us in result.items()])

@@ -64,7 +64,8 @@ class Slot:
 
     begun_s: time when its first work item could begin.  pace_s: recent seconds per work item, over all actors of the slot.
     trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
-    late: whether its work takes too long, see `Slots.find_late`.  drains: whether it ends with its queue.  entries: its entries in orders.
+    late: whether its work takes too long, see `Slots.find_late`.  drains: whether it ends with its queue.
+    entries, paced, silent: its places in the orders of `Slots`.
     """
 
     index: int
@@ -89,6 +90,11 @@ class Slot:
         """Expected time at which `pieces` of its work items are done."""
         return self.begun_s + (self.pace_s or 0.0) * pieces
 
+    @property
+    def repeatable(self) -> list[int]:
+        """Places in the queue, from 1, of work that another actor may do at the same time."""
+        return [place for place, lying in enumerate(self.queue, 1) if lying.work.repeatable]
+
     def allowed_s(self, item_timeout_s: float | None) -> float | None:
         """Longest silence of an actor at work."""
         return self.queue[0].work.work.kind.silence_s if self.trying is None else item_timeout_s
@@ -105,11 +111,12 @@ class Slot:
 class Slots:
     """Orders of slots.
 
-    free: by number of queued work items: (pace, slot), the fastest first; of unknown pace before all.  ends: (expected end of its queue,
-    slot).  paces: [actors, work items in their queues] by pace, in steps of PACE_STEP.
+    free: (pace, slot) by number of queued work items, the fastest first; those of unknown pace before all.
+    ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by pace, in steps of
+    PACE_STEP; both without late actors.
     starting: actors that are not built, by time of their start; unreported: those of them whose wait was not reported.
-    silent: at work, by longest allowed silence, then by last sign of life; timely: all that are not late, by last sign of life.
-    late: late ones whose work may be repeated, the latest first.
+    silent: actors at work by longest allowed silence, then by last sign of life; timely: by last sign of life, those that are not late.
+    late: those that are, with work that can be repeated.
     """
 
     def __init__(self, item_timeout_s: float | None) -> None:
@@ -143,9 +150,7 @@ class Slots:
     def sort(self, slot: Slot) -> None:
         """Enter a slot into the orders by its queue, pace and state."""
         for order, entry in slot.entries:
-            position = bisect_left(order, entry)
-            if position < len(order) and order[position] == entry:
-                del order[position]
+            del order[bisect_left(order, entry)]
         slot.entries.clear()
         if slot.paced is not None:
             self._count(slot.paced[0], -1, -slot.paced[1])
@@ -153,13 +158,15 @@ class Slots:
         self.late.pop(slot.index, None)
         if slot.open:
             self._enter(slot, self.free[len(slot.queue)], slot.pace_s or 0.0)
+        repeatable = slot.repeatable
         if slot.late:
-            self.late[slot.index] = slot
+            if repeatable:
+                self.late[slot.index] = slot
         elif slot.built and slot.pace_s is not None:
-            slot.paced = level, length = _level(slot.pace_s), len(slot.queue)
+            slot.paced = level, length = pace_level(slot.pace_s), len(slot.queue)
             self._count(level, 1, length)
-            if slot.queue:
-                self._enter(slot, self.ends, slot.ends_s(length))
+            if repeatable:
+                self._enter(slot, self.ends, slot.ends_s(repeatable[-1]))
 
     def _enter(self, slot: Slot, order: list[tuple[float, int]], key: float) -> None:
         slot.entries.append((order, (key, slot.index)))
@@ -189,37 +196,36 @@ class Slots:
         return slot if len(slot.queue) == depth and slot.open else None
 
     def works_of_faster(self, slot: Slot) -> int:
-        """Number of waiting work items that faster actors will have finished before this one finishes another: what they do in that time,
-        without their queues.  Late actors are not counted: they may hang."""
+        """Number of waiting work items that faster actors will have finished before this one finishes another.
+
+        It is what they do in that time without their queues: right on average if they are in the middle of their work.  Late actors are not
+        counted: they may hang.
+        """
         if slot.pace_s is None:
             return 0
-        level, pieces, count = _level(slot.pace_s), len(slot.queue) + 1, 0
-        for other, (actors, works) in self.paces.items():
-            if other <= level - FASTER_STEPS:
-                count += max(0, int(actors * pieces * PACE_STEP ** (other - level)) - works)
+        level, pieces, count = pace_level(slot.pace_s), len(slot.queue) + 1, 0
+        for faster, (actors, works) in self.paces.items():
+            if faster <= level - FASTER_STEPS and (more := int(actors * pieces * PACE_STEP ** (faster - level)) - works) > 0:
+                count += more
         return count
 
     def late_work(self) -> TrackedWork | None:
         """Work of a late actor that can be repeated."""
-        while self.late:
-            slot = first(self.late)
-            if (work := next((lying.work for lying in slot.queue if lying.work.repeatable), None)) is not None:
-                return work
-            del self.late[slot.index]
-        return None
+        if not self.late:
+            return None
+        slot = first(self.late)
+        return slot.queue[slot.repeatable[0] - 1].work
 
     def slow_work(self, slot: Slot, after_s: float) -> TrackedWork | None:
-        """Work of a slower actor than this, which is expected to end last of all, and after this time."""
+        """Work that is expected to end last of all that can be repeated, if its actor is slower than this and it ends after this time."""
         assert slot.pace_s is not None
-        while self.ends and self.ends[-1][0] > after_s:
-            slower = self.every[self.ends[-1][1]]
-            if slower.pace_s is None or _level(slot.pace_s) > _level(slower.pace_s) - FASTER_STEPS:
-                return None
-            for pieces in range(len(slower.queue), 0, -1):
-                if slower.queue[pieces - 1].work.repeatable and slower.ends_s(pieces) > after_s:
-                    return slower.queue[pieces - 1].work
-            self.ends.pop()
-        return None
+        if not self.ends or self.ends[-1][0] <= after_s:
+            return None
+        slower = self.every[self.ends[-1][1]]
+        assert slower.pace_s is not None
+        if pace_level(slot.pace_s) > pace_level(slower.pace_s) - FASTER_STEPS:
+            return None
+        return slower.queue[slower.repeatable[-1] - 1].work
 
     def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
         """Next time, with its slot, of each kind: too long a silence; a start to report, if it `reports`, or that takes too long."""
@@ -236,5 +242,5 @@ def first(order: OrderedDict[int, Slot]) -> Slot:
     return next(iter(order.values()))
 
 
-def _level(pace_s: float) -> int:
+def pace_level(pace_s: float) -> int:
     return round(log(pace_s, 1 / PACE_STEP))

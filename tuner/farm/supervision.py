@@ -10,8 +10,8 @@ connection to it, are not counted.
 
 A work item that does not announce is itself an item: it is repeated elsewhere, up to a limit.
 
-An idle actor repeats a work item of an actor that is late; or, with no waiting work, the one that is expected to end last, if its actor is so
-slow that the repetition ends earlier.  The first result counts.  A slow actor does not start a waiting work item that faster actors will
+An idle actor repeats a work item of an actor that is late; or, with no waiting work, the one that is expected to end last, if its actor is
+slower and the repetition ends earlier.  The first result counts.  A slow actor does not start a waiting work item that faster actors will
 have finished earlier.  So a slow actor delays neither others nor the work queued behind it.
 
 A work item is late after four times the usual time, and at least one second.  It is repeated, not taken back, because taking back from a
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
-from tuner.farm.slots import QueuedWork, Slot, Slots, TrackedWork, first
+from tuner.farm.slots import DEPTH, QueuedWork, Slot, Slots, TrackedWork, first
 from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
 BUILD_TRIES = 3  # starts of an actor that may fail
@@ -320,9 +320,8 @@ class Supervision:
         if self._usual_s is not None:
             self._slots.find_late(now_s, self._late_s)
         self._assign_suspects(now_s)
-        for depth, free in enumerate(
-            self._slots.free if not self._suspects else self._slots.free[:1]
-        ):  # a suspect waits for an actor to itself
+        for depth in range(1 if self._suspects else DEPTH):  # a suspect waits for an actor to itself
+            free = self._slots.free[depth]
             while self._fresh and free and (assignment := self._assignment(depth, now_s)) is not None:
                 slot, entry = assignment
                 for waiting in self._fresh, self._homes[entry.work.work.home]:
@@ -335,11 +334,9 @@ class Supervision:
         """Give every suspect an idle actor, which has it to itself: in another slot than the last one, if there is one."""
         idle = self._slots.free[0]
         for job in list(self._suspects) if idle else ():
-            only = self._slots.built == 1
             home = self._slots.free_at(0, job.work.home)
-            indices = [home.index] if home is not None else []
-            indices += [index for _, index in idle[:2]]
-            index = next((index for index in indices if index != job.shunned or only), None)
+            indices = [index for _, index in ([(0.0, home.index)] if home is not None else []) + idle[:2]]
+            index = next((index for index in indices if index != job.shunned or self._slots.built == 1), None)
             if index is not None:
                 self._suspects.remove(job)
                 if job.item in self._blamed:
@@ -347,8 +344,9 @@ class Supervision:
                 self._send(self._slots.every[index], job, now_s)
 
     def _assignment(self, depth: int, now_s: float) -> tuple[Slot, _Waiting] | None:
-        """Assignment to an actor with so many queued work items: the home of the most urgent work item, or else the fastest one, which takes
-        a job whose home it is, or else the most urgent one.
+        """Assignment to an actor with so many queued work items.
+
+        It is the home of the most urgent job, or else the fastest actor, which takes a job whose home it is, or else the most urgent one.
 
         Jobs that faster actors will have finished earlier are skipped: a slow actor takes the least urgent jobs, or none, so as not to
         delay all others.
@@ -373,6 +371,8 @@ class Supervision:
         number, self._sent = self._sent, self._sent + 1
         slot.queue.append(QueuedWork(number, job))
         job.holders.append(slot)
+        for holder in job.holders[:-1]:  # it cannot be repeated once more
+            self._slots.sort(holder)
         if len(slot.queue) == 1:
             self._begin_work(slot, now_s)
         else:
