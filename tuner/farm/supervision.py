@@ -392,7 +392,7 @@ class Supervision:
         idle = self._slots.free[0]
         while idle and (job := self._slots.late_work()) is not None:
             self._send(self._slots.every[idle[0][1]], job, now_s, late=True)
-        while not self._fresh and (unpaced := bisect_left(idle, (SHORTEST_S, 0))) < len(idle):
+        while not self._fresh and (unpaced := bisect_left(idle, (0.0, len(self._slots.every)))) < len(idle):
             slot = self._slots.every[idle[unpaced][1]]
             if (job := self._slots.slow_work(slot, now_s + HELPS * (slot.pace_s or 0.0))) is None:
                 break
