@@ -62,14 +62,16 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "ahead-left-out": (Edit("tuner.farm.search_run:SearchRun._resume", "if not lost:", "if False:"),),
     "ahead-counted-twice": (Edit("tuner.farm.commit_log:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
-    "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
+    "lost-wake-up": (Edit(f"{_SUPERVISION}_lose_actor", "queue[1:] if not outside", "queue[:0] if not outside"),),
     "late-result-of-the-dead": (
         Edit(
-            f"{_SUPERVISION}heard", "self._of.get(event.actor)", "self._of.get(event.actor) or self._slots[event.actor % len(self._slots)]"
+            f"{_SUPERVISION}heard",
+            "self._of.get(event.actor)",
+            "self._of.get(event.actor) or self._slots.every[event.actor % len(self._slots.every)]",
         ),
         Edit(f"{_SUPERVISION}_done", "lying.number == event.job", "True"),
     ),
-    "blamed-at-once": (Edit(f"{_SUPERVISION}_lost", "if head.alone >= DEATHS_ALONE:", "if head.alone:"),),
+    "blamed-at-once": (Edit(f"{_SUPERVISION}_suspect", "if head.isolated_losses >= DEATHS_ALONE:", "if head.isolated_losses:"),),
     "outage-blamed": (Edit(f"{_SUPERVISION}heard", "event.outside", "False"),),
     "told-too-little": (
         Edit(

@@ -78,7 +78,7 @@ def test_the_number_of_workers_changes_nothing(
     monkeypatch.setattr(run_session, "ActorPool", GatheredPool)
     monkeypatch.setattr(actor_pool, "SILENCE_S", 600.0)
     monkeypatch.setattr(supervision, "LATE_S", 600.0)
-    monkeypatch.setattr(supervision, "FASTER", 0.0)
+    monkeypatch.setattr(supervision, "HELPS", float("inf"))
     quick(model, tmp_path / "run", N, backend="ray", workers=workers)
     assert_equal_runs(tmp_path / "run", whole)
     assert {name.partition("@")[0] for name in read_log(tmp_path / "run")["worker"]} == {f"w{slot}" for slot in range(workers)}

@@ -1,7 +1,11 @@
-"""Actors on Ray: one in each bundle of a placement group, jobs as calls with streamed results.
+"""Actors on Ray: one in each bundle of a placement group, jobs as calls.
 
-While a job runs, its actor periodically reports the number of finished items, which separates a hanging job from a long one.  An
-announcement is an item of the stream, held back by Ray until the driver has taken it.
+A call brings a job and returns the next event of its actor, mostly the job's result.  After any other event, the driver calls for another
+one, so that as many calls are out as jobs.  The end of a call puts its actor into a queue, so an event costs the same on farms of every
+size.
+
+While a job runs, its actor periodically reports the number of finished items, which separates a hanging job from a long one.  An announced
+item is tried when the driver calls for the next event.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import ray
 from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError
@@ -36,7 +40,7 @@ Said = tuple[Literal["finished", "announced", "done"], Any]
 
 
 class RayActor:
-    """Ray actor around a worker.  A job runs in its own thread, so that Ray's thread can report progress.
+    """Ray actor around a worker.  Jobs run in a thread of their own, in order, so that Ray's thread can report progress.
 
     Not by a second concurrency group: with groups, Ray's thread polls signals a hundred times a second, each time with Python's lock, which
     took 3% of the actor's time.
@@ -45,53 +49,51 @@ class RayActor:
     def __init__(self, make_worker: Callable[[], Worker]) -> None:
         self._make_worker = make_worker
         self._thread = ThreadPoolExecutor(1)
+        self._events: queue.SimpleQueue[bytes | Future[bytes]] = queue.SimpleQueue()  # announced items, and ended jobs
+        self._answer = threading.Semaphore(0)
+        self._announced = False
 
     def build(self) -> str:
         """Construct the worker; separate from __init__, so that exceptions come back unchanged."""
         self._worker = self._make_worker()
         return f"{socket.gethostname()}:{os.getpid()}"
 
-    @ray.method(num_returns="streaming")
-    def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Iterator[Said]:
-        announcements: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        answer = threading.Semaphore(0)
+    def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Said:
+        """Queue a job, and return the next event."""
+        job = self._thread.submit(self._worker.work, packed, shared, self._announce if announces else None)
+        job.add_done_callback(self._events.put)
+        return self.next_event(pulse_s)
 
-        def announce(item: bytes) -> None:
-            announcements.put(item)
-            answer.acquire()
+    def next_event(self, pulse_s: float) -> Said:
+        """Return the next event of the jobs; an item that was announced before is tried now."""
+        if self._announced:
+            self._announced = False
+            self._answer.release()
+        try:
+            event = self._events.get(timeout=pulse_s)
+        except queue.Empty:
+            return "finished", self._worker.done
+        if isinstance(event, Future):
+            return "done", event.result()
+        self._announced = True
+        return "announced", event
 
-        working = self._thread.submit(self._worker.work, packed, shared, announce if announces else None)
-        working.add_done_callback(lambda _: announcements.put(None))
-        while True:
-            try:
-                item = announcements.get(timeout=pulse_s)
-            except queue.Empty:
-                yield "finished", self._worker.done
-                continue
-            if item is None:
-                yield "done", working.result()
-                return
-            yield "announced", item  # resumes when the driver has taken it
-            answer.release()
-
-
-class _Sent(NamedTuple):
-    job: int
-    stream: Any
+    def _announce(self, item: bytes) -> None:
+        self._events.put(item)
+        self._answer.acquire()
 
 
 @dataclass
 class _Running:
-    """Running actor.  ready, building: references to its pending start, and build(); the latter None once built."""
+    """Running actor.  ready: reference to its pending start, None once built.  calls: its unread calls, the first one build().
+
+    jobs: without a result yet.  Those behind one that announces are not sent before its result: their calls would be answers.
+    """
 
     actor: Any
     ready: Any
-    building: Any
-    sent: deque[_Sent] = field(default_factory=deque)
-
-    @property
-    def awaited(self) -> Any:
-        return self.building if self.building is not None else self.sent[0].stream if self.sent else None
+    calls: deque[Future[Any]] = field(default_factory=deque)
+    jobs: deque[Message] = field(default_factory=deque)
 
 
 class RayActors:
@@ -109,6 +111,7 @@ class RayActors:
         self._connection = connect(address, count)
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._running: dict[Actor, _Running] = {}
+        self._ended: queue.SimpleQueue[Actor] = queue.SimpleQueue()  # actors whose calls ended, once for each call
         self._group: Any = None
         try:
             self.count = count or max(1, cluster_cpus()[0])
@@ -132,7 +135,8 @@ class RayActors:
             place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
             options = {**self._options, "name": f"{self._name}-w{slot}.{actor}", "scheduling_strategy": place}
             handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
-            self._running[actor] = _Running(handle, handle.__ray_ready__.remote(), handle.build.remote())
+            self._running[actor] = _Running(handle, handle.__ray_ready__.remote())
+            self._await(actor, handle.build.remote())
 
     def kill(self, actor: Actor) -> None:
         if (running := self._running.pop(actor, None)) is not None:
@@ -142,25 +146,37 @@ class RayActors:
     def send(self, actor: Actor, message: Message) -> None:
         if (running := self._running.get(actor)) is None:  # the actor died, and its event is not read yet
             return
+        if not any(job.announces for job in running.jobs):
+            self._send_now(actor, running, message)
+        running.jobs.append(message)
+
+    def _send_now(self, actor: Actor, running: _Running, message: Message) -> None:
         with self._translate_errors():
-            work = running.actor.work.options(_generator_backpressure_num_objects=1) if message.announces else running.actor.work
-            running.sent.append(_Sent(message.job, work.remote(message.packed, message.announces, PULSE_S, *message.shared)))
+            self._await(actor, running.actor.work.remote(message.packed, message.announces, PULSE_S, *message.shared))
+
+    def _await(self, actor: Actor, reference: Any) -> None:
+        call = reference.future()
+        self._running[actor].calls.append(call)
+        call.add_done_callback(lambda _: self._ended.put(actor))
 
     def share(self, value: Any) -> Any:
         with self._translate_errors():
             return ray.put(value)
 
     def events(self, patience_s: float) -> list[Event]:
-        awaited = {actor: running.awaited for actor, running in self._running.items() if running.awaited is not None}
-        waited, ready = list(awaited.values()), set[Any]()
+        ended, events = list[Actor](), list[Event]()
+        with suppress(queue.Empty):
+            ended.append(self._ended.get(timeout=patience_s))
+            while True:
+                ended.append(self._ended.get_nowait())
         with self._translate_errors():
-            if not waited:
-                time.sleep(patience_s)
-            elif ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)[0]:
-                ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
-            self._say_late(running.ready for running in self._running.values() if running.building is not None)
+            self._say_late()
             self._connection.check()  # before actors lost with the cluster are taken for single deaths
-            return [self._event(actor, self._running[actor]) for actor, reference in awaited.items() if reference in ready]
+            for actor in ended:
+                # a large result may arrive after the end of a later call
+                while (running := self._running.get(actor)) is not None and running.calls and running.calls[0].done():
+                    events.append(self._event(actor, running))
+        return events
 
     def close(self) -> None:
         """End the actors, release their resources, and leave Ray if this object joined it."""
@@ -172,23 +188,20 @@ class RayActors:
         self._running, self._group = {}, None
         self._connection.close()
 
-    def _say_late(self, starts: Iterable[Any]) -> None:
+    def _say_late(self) -> None:
         """Report once the workers whose processes have not started; Ray retries such starts silently."""
         if time.monotonic() < self._say_late_s:
             return
         self._say_late_s = float("inf")
-        if pending := list(starts):
+        if pending := [running.ready for running in self._running.values() if running.ready is not None]:
             count = len(ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)[1])
             if count:
                 self._say(f"{count} of {self.count} workers have not started in {START_S:g} s: {start_trouble()}")
 
     def _event(self, actor: Actor, running: _Running) -> Event:
-        job = BUILDING if running.building is not None else running.sent[0].job
+        job = BUILDING if running.ready is not None else running.jobs[0].job
         try:
-            if running.building is not None:
-                name, running.building = ray.get(running.building), None
-                return Built(actor, name)
-            kind, content = ray.get(next(running.sent[0].stream))
+            result = running.calls.popleft().result()
         except RayTaskError as error:  # raised by a worker or a job
             cause = error.cause if isinstance(error.cause, Exception) else error
             cause.add_note(str(error))  # the note has the actor's traceback
@@ -197,12 +210,22 @@ class RayActors:
             self.kill(actor)  # an unreachable actor may be alive
             outside = isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
             return Lost(actor, error_line(error), outside)
-        if kind == "finished":
-            return JobProgress(actor, job, content)
-        if kind == "announced":
-            return Announced(actor, job, content)
-        running.sent.popleft()
-        return Done(actor, job, content)
+        if running.ready is not None:
+            running.ready = None
+            return Built(actor, result)
+        kind, content = result
+        if kind == "done":
+            if running.jobs.popleft().announces:
+                self._send_held(actor, running)
+            return Done(actor, job, content)
+        self._await(actor, running.actor.next_event.remote(PULSE_S))
+        return JobProgress(actor, job, content) if kind == "finished" else Announced(actor, job, content)
+
+    def _send_held(self, actor: Actor, running: _Running) -> None:
+        for message in running.jobs:
+            self._send_now(actor, running, message)
+            if message.announces:
+                break
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -122,7 +122,7 @@ def test_faulty_item_is_isolated_and_others_continue(
 ) -> None:
     monkeypatch.setattr(actor_pool, "SILENCE_S", 3.0)
     monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
-    monkeypatch.setattr(supervision, "FASTER", 0.0)  # nobody repeats a job for being faster, and is lost with it
+    monkeypatch.setattr(supervision, "HELPS", float("inf"))  # nobody repeats a job for being faster, and is lost with it
     made, said = spec(harm), list[str]()
     with on_actors(made, f"harm-{harm}", said, item_timeout_s=3.0) as jobs:
         found = searched(made, jobs, tmp_path / "run")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.farm.actions import DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, RetryPolicy, SayLine, Send, StartActor, WorkItem
-from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
+from tuner.farm.slots import DEPTH, PATIENCE_S
+from tuner.farm.supervision import BUILD_TRIES, LATE_S, LOST_MAX, Supervision
 from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
 JOB = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True)
@@ -191,6 +192,23 @@ def test_what_happens_to_a_computer_counts_against_nobody() -> None:
             assert play(Built(4, "host:4")) == [send(4, 1, item=b"a", slot=0)]
         del slot, new
     assert any(isinstance(action, Send) and action.item == b"a" for action in play(Built(6, "host:6")) + play(Built(7, "host:7")))
+
+
+def test_slots_are_added_and_drained() -> None:
+    play = Play(1)
+    assert play.submit(0, 1, 2) == [send(0, 0), send(0, 1)]
+    assert play._told(play.machine.add_slot(0.0)) == [StartActor(1, 1)]
+    assert play(Built(1, "host:1")) == [send(1, 2)]
+    assert play.machine.drain_slot(0, 0.0) == []
+    assert play(Done(0, 0, b"")) == [Deliver(0, b"")]
+    assert play.submit(3, 4, home=0) == [send(1, 3)], "it takes nothing more"
+    assert play(Done(0, 1, b"")) == [Kill(0), Deliver(1, b"")]
+    assert play.machine.names == ["w1@host:1"]
+    assert play._told(play.machine.add_slot(0.0)) == [StartActor(2, 2)]
+    assert play.machine.drain_slot(2, 0.0) == [Kill(2)], "while it starts"
+    play.machine.drain_slot(1, 0.0)
+    assert play(Lost(1, "why", outside=True)) == [Kill(1)]
+    assert play.machine.replaced == 0
 
 
 def test_silence() -> None:

@@ -147,6 +147,12 @@ class ActorsContract:
         bench.send(other, 4, ("recall",))
         assert bench.hear(1) == [Done(other, 4, notes(None))], "another process"
 
+    def test_large_result_is_heard_in_its_turn(self, bench: Bench) -> None:
+        actor, large = bench.built(), b"x" * (2 << 20)
+        bench.send(actor, 0, ("note", large))
+        bench.send(actor, 1, ("note", 1))
+        assert bench.hear(2) == [Done(actor, 0, notes(large)), Done(actor, 1, notes(1))]
+
     def test_actors_are_concurrent_and_killed_ones_are_silent(self, bench: Bench) -> None:
         one, two = bench.start(0), bench.start(1)
         names = {event.actor: event.name for event in bench.hear(2) if isinstance(event, Built)}

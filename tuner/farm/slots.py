@@ -1,0 +1,246 @@
+"""Slots of a farm, in the orders in which supervision asks for them.  A change of a slot, and a question, costs O(log slots).
+
+Time only goes forward, so the order by the last sign of life needs no search: a sign moves a slot to the end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import log
+from typing import Any, NamedTuple
+
+from tuner.farm.actions import WorkItem
+from tuner.platform.actors import Actor
+
+DEPTH = 2  # work items in an actor's queue
+PATIENCE_S = 20.0  # an actor starts within seconds if there is room
+FASTER = 0.75  # ratio of pace from which on an actor counts as faster, about
+FASTER_STEPS = 3  # the same in steps of `Slots.paces`
+PACE_STEP = FASTER ** (1 / FASTER_STEPS)
+
+
+@dataclass(eq=False)
+class TrackedWork:
+    """Work item without a result yet.
+
+    announces: whether its items are announced from now on.  tried: last announced item of an actor that was lost.
+    item: item to be run alone first.  isolated_losses: actors lost while they ran it alone.
+    lost: actors lost without a blamed item.  shunned: slot of the last one.  holders: slots whose queues it is in.
+    """
+
+    work: WorkItem
+    announces: bool = False
+    tried: bytes | None = None
+    item: bytes | None = None
+    isolated_losses: int = 0
+    lost: int = 0
+    shunned: int | None = None
+    holders: list[Slot] = field(default_factory=list)
+    over: bool = False
+
+    @property
+    def suspect(self) -> bool:
+        return self.lost > 0 or self.announces
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether another actor may do it at the same time."""
+        return self.work.kind.pure and len(self.holders) == 1 and not self.suspect and not self.over
+
+
+class QueuedWork(NamedTuple):
+    """Work item in an actor's queue.  number: id of its message."""
+
+    number: int
+    work: TrackedWork
+
+
+@dataclass(eq=False)
+class Slot:
+    """Place for an actor.  since_s: time when its first work item could begin or last made progress; or when its actor was started.
+
+    begun_s: time when its first work item could begin.  pace_s: recent seconds per work item, over all actors of the slot.
+    trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
+    late: whether its work takes too long, see `Slots.find_late`.  drains: whether it ends with its queue.
+    entries, paced, silent: its places in the orders of `Slots`.
+    """
+
+    index: int
+    actor: Actor | None = None
+    name: str = ""
+    built: bool = False
+    since_s: float = 0.0
+    queue: deque[QueuedWork] = field(default_factory=deque)
+    trying: bytes | None = None
+    items: int = -1
+    failed_builds: int = 0
+    waits: bool = False
+    begun_s: float = 0.0
+    pace_s: float | None = None
+    late: bool = False
+    drains: bool = False
+    entries: list[tuple[list[Any], tuple[float, int]]] = field(default_factory=list)
+    paced: tuple[int, int] | None = None
+    silent: OrderedDict[int, Slot] = field(default_factory=OrderedDict)
+
+    def ends_s(self, pieces: int) -> float:
+        """Expected time at which `pieces` of its work items are done."""
+        return self.begun_s + (self.pace_s or 0.0) * pieces
+
+    @property
+    def repeatable(self) -> list[int]:
+        """Places in the queue, from 1, of work that another actor may do at the same time."""
+        return [place for place, lying in enumerate(self.queue, 1) if lying.work.repeatable]
+
+    def allowed_s(self, item_timeout_s: float | None) -> float | None:
+        """Longest silence of an actor at work."""
+        return self.queue[0].work.work.kind.silence_s if self.trying is None else item_timeout_s
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes more work: nothing is queued behind a suspect, or behind late work."""
+        if not self.built or self.drains or len(self.queue) == DEPTH:
+            return False
+        last = self.queue[-1].work if self.queue else None
+        return last is None or (last.work.kind.followed and not last.suspect and not self.late)
+
+
+class Slots:
+    """Orders of slots.
+
+    free: (pace, slot) by number of queued work items, the fastest first; those of unknown pace before all.
+    ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by pace, in steps of
+    PACE_STEP; both without late actors.
+    starting: actors that are not built, by time of their start; unreported: those of them whose wait was not reported.
+    silent: actors at work by longest allowed silence, then by last sign of life; timely: by last sign of life, those that are not late.
+    late: those that are, with work that can be repeated.
+    """
+
+    def __init__(self, item_timeout_s: float | None) -> None:
+        self._item_timeout_s = item_timeout_s
+        self.every: list[Slot] = []
+        self.built = 0
+        self.free: list[list[tuple[float, int]]] = [[] for _ in range(DEPTH)]
+        self.ends: list[tuple[float, int]] = []
+        self.paces: dict[int, list[int]] = {}
+        self.starting, self.unreported, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(4))
+        self.silent: defaultdict[float, OrderedDict[int, Slot]] = defaultdict(OrderedDict)
+
+    # changes
+
+    def set_sign(self, slot: Slot, now_s: float) -> None:
+        """Set the time of the last sign of life, or of the start."""
+        slot.since_s, slot.late = now_s, False
+        for order in (self.starting, self.unreported, self.timely, slot.silent):
+            order.pop(slot.index, None)
+        if slot.actor is not None and not slot.built:
+            self.starting[slot.index] = slot
+            if not slot.waits:
+                self.unreported[slot.index] = slot
+        elif slot.queue:
+            self.timely[slot.index] = slot
+            if (allowed_s := slot.allowed_s(self._item_timeout_s)) is not None:
+                slot.silent = self.silent[allowed_s]
+                slot.silent[slot.index] = slot
+        self.sort(slot)
+
+    def sort(self, slot: Slot) -> None:
+        """Enter a slot into the orders by its queue, pace and state."""
+        for order, entry in slot.entries:
+            del order[bisect_left(order, entry)]
+        slot.entries.clear()
+        if slot.paced is not None:
+            self._count(slot.paced[0], -1, -slot.paced[1])
+            slot.paced = None
+        self.late.pop(slot.index, None)
+        if slot.open:
+            self._enter(slot, self.free[len(slot.queue)], slot.pace_s or 0.0)
+        repeatable = slot.repeatable
+        if slot.late:
+            if repeatable:
+                self.late[slot.index] = slot
+        elif slot.built and slot.pace_s is not None:
+            slot.paced = level, length = pace_level(slot.pace_s), len(slot.queue)
+            self._count(level, 1, length)
+            if repeatable:
+                self._enter(slot, self.ends, slot.ends_s(repeatable[-1]))
+
+    def _enter(self, slot: Slot, order: list[tuple[float, int]], key: float) -> None:
+        slot.entries.append((order, (key, slot.index)))
+        insort(order, (key, slot.index))
+
+    def _count(self, level: int, actors: int, works: int) -> None:
+        counts = self.paces.setdefault(level, [0, 0])
+        counts[0] += actors
+        counts[1] += works
+        if not counts[0]:
+            del self.paces[level]
+
+    def find_late(self, now_s: float, late_s: float) -> None:
+        """Find the slots without a sign of life for so long."""
+        while self.timely and now_s - (slot := first(self.timely)).since_s >= late_s:
+            del self.timely[slot.index]
+            slot.late = True
+            self.sort(slot)
+
+    # questions
+
+    def free_at(self, depth: int, index: int | None) -> Slot | None:
+        """Slot of this index if it is free, with so many queued work items."""
+        if index is None or index >= len(self.every):
+            return None
+        slot = self.every[index]
+        return slot if len(slot.queue) == depth and slot.open else None
+
+    def works_of_faster(self, slot: Slot) -> int:
+        """Number of waiting work items that faster actors will have finished before this one finishes another.
+
+        It is what they do in that time without their queues: right on average if they are in the middle of their work.  Late actors are not
+        counted: they may hang.
+        """
+        if slot.pace_s is None:
+            return 0
+        level, pieces, count = pace_level(slot.pace_s), len(slot.queue) + 1, 0
+        for faster, (actors, works) in self.paces.items():
+            if faster <= level - FASTER_STEPS and (more := int(actors * pieces * PACE_STEP ** (faster - level)) - works) > 0:
+                count += more
+        return count
+
+    def late_work(self) -> TrackedWork | None:
+        """Work of a late actor that can be repeated."""
+        if not self.late:
+            return None
+        slot = first(self.late)
+        return slot.queue[slot.repeatable[0] - 1].work
+
+    def slow_work(self, slot: Slot, after_s: float) -> TrackedWork | None:
+        """Work that is expected to end last of all that can be repeated, if its actor is slower than this and it ends after this time."""
+        assert slot.pace_s is not None
+        if not self.ends or self.ends[-1][0] <= after_s:
+            return None
+        slower = self.every[self.ends[-1][1]]
+        assert slower.pace_s is not None
+        if pace_level(slot.pace_s) > pace_level(slower.pace_s) - FASTER_STEPS:
+            return None
+        return slower.queue[slower.repeatable[-1] - 1].work
+
+    def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
+        """Next time, with its slot, of each kind: too long a silence; a start to report, if it `reports`, or that takes too long."""
+        for allowed_s, silent in self.silent.items():
+            if silent:
+                yield (slot := first(silent)).since_s + allowed_s, slot.index
+        if self.built and reports and self.unreported:
+            yield (slot := first(self.unreported)).since_s + PATIENCE_S, slot.index
+        if not self.built and self.starting:
+            yield (slot := first(self.starting)).since_s + build_timeout_s, slot.index
+
+
+def first(order: OrderedDict[int, Slot]) -> Slot:
+    return next(iter(order.values()))
+
+
+def pace_level(pace_s: float) -> int:
+    return round(log(pace_s, 1 / PACE_STEP))
