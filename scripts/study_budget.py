@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
@@ -50,7 +50,7 @@ SHORT_SEED = 1000  # of the first short search
 FEW_OPERATORS = 10  # 2 ** 9 cuts
 ARMS = ("search", "random", "compile")
 DASHES = ("solid", "dash", "dot", "dashdot")
-Found = Mapping[tuple[str, int], Row]
+Records = Mapping[tuple[str, int], Row]
 """Arm and seed -> record."""
 
 
@@ -66,131 +66,131 @@ def expect_best(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     return np.array(shares) @ np.sort(values, axis=0)
 
 
-def readings(name: str, found: Found, budgets: Sequence[int], restarts: Sequence[int], seeds: int) -> Iterator[Row]:
-    """A row per budget, seed and level.  found: arm and seed -> record."""
-    start = found["compile", 0]
-    bounds, searches = np.array(start["bounds"]), {seed: record for (arm, seed), record in found.items() if arm == "search"}
+def read_rows(name: str, records: Records, budgets: Sequence[int], restarts: Sequence[int], seeds: int) -> Iterator[Row]:
+    """A row per budget, seed and level: of every arm log(cycles / bound), and k and pool of restarts."""
+    prediction = records["compile", 0]
+    bounds, searches = np.array(prediction["bounds"]), {seed: record for (arm, seed), record in records.items() if arm == "search"}
 
     def over_bound(point: Sequence[float]) -> NDArray[np.float64]:
         return np.log(np.array(point[3:]) / bounds)
 
     for budget, seed in itertools.product(budgets, range(seeds)):
-        own = read_curve(searches[seed], budget)
-        arms = {"search": over_bound(own), "compile": over_bound(start["points"][0])}
-        arms["random"] = over_bound(read_curve(found["random", seed], own[1], 1))
-        row: Row = {"case": name, "programs": budget, "seed": seed, "cpu_s": own[1], "simulations": int(own[2] + start["points"][0][2])}
+        _, cpu_s, simulations, *_ = point = read_curve(searches[seed], budget)
+        logs = {"search": over_bound(point), "compile": over_bound(prediction["points"][0])}
+        logs["random"] = over_bound(read_curve(records["random", seed], cpu_s, 1))
+        simulations += prediction["points"][0][2]
+        row: Row = {"case": name, "programs": budget, "seed": seed, "cpu_s": cpu_s, "simulations": int(simulations)}
         for length in [length for length in restarts if length < budget]:
             pool = [read_curve(one, length) for of, one in searches.items() if of != seed and one["programs"] >= length]
             if pool:
-                k = max(1, int(own[1] / np.mean([point[1] for point in pool])))
-                arms[f"restarts_{length}"] = expect_best(np.array([over_bound(point) for point in pool]), k)
+                k = max(1, int(cpu_s / np.mean([ends[1] for ends in pool])))
+                logs[f"restarts_{length}"] = expect_best(np.array([over_bound(ends) for ends in pool]), k)
                 row |= {f"k_{length}": k, f"pool_{length}": len(pool)}
-        for place, level in enumerate(start["levels"]):
-            yield row | {"level": level, **{arm: float(values[place]) for arm, values in arms.items()}}
+        for place, level in enumerate(prediction["levels"]):
+            yield row | {"level": level, **{arm: float(values[place]) for arm, values in logs.items()}}
 
 
-def gain_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of logarithms and its 95% interval, as gains; one value has no interval."""
-    mean, count = float(np.mean(values)), len(values)
-    half = student.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count) if count > 1 else math.nan
-    return math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half)
+class Gain(NamedTuple):
+    """Mean gain and its 95% interval; one value has none."""
+
+    mean: float
+    low: float
+    high: float
+
+    @staticmethod
+    def estimate(logs: Sequence[float]) -> Gain:
+        mean, count = float(np.mean(logs)), len(logs)
+        half = student.ppf(0.975, count - 1) * np.std(logs, ddof=1) / math.sqrt(count) if count > 1 else math.nan
+        return Gain(math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half))
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        return f"{self.mean:+.2%}", "" if math.isnan(self.low) else f"{self.low:+.2%} .. {self.high:+.2%}"
+
+    @property
+    def saturated(self) -> bool:
+        return (self.mean if math.isnan(self.high) else self.high) < SATURATED
 
 
-def by_seed(rows: Sequence[Row], arm: str) -> list[float]:
+def compare_seeds(rows: Sequence[Row], arm: str) -> list[float]:
     """Of every seed how much longer an arm's programs take than the search's: the mean logarithm over levels."""
     return [float(np.mean([row[arm] - row["search"] for row in levels])) for levels in groups(rows, "seed").values() if arm in levels[0]]
 
 
-def cells_of(gain: tuple[float, float, float]) -> tuple[str, str]:
-    return f"{gain[0]:+.2%}", "" if math.isnan(gain[1]) else f"{gain[1]:+.2%} .. {gain[2]:+.2%}"
-
-
 def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
     """A line per case and budget, the means over cases, and what they say."""
-    arms = ["compile", "random", *(f"restarts_{length}" for length in restarts)]
-    titles = ["compile", "random", *(f"restarts of {length}" for length in restarts)]
-    lines, said = list[tuple[object, ...]](), list[str]()
-    for (budget,), mine in groups(sorted(rows, key=lambda row: row["programs"]), "programs").items():
-        logs: dict[str, list[float]] = {arm: [] for arm in arms}
-        saturated = []
-        for (name,), of_case in groups(mine, "case").items():
-            values = {arm: by_seed(of_case, arm) for arm in arms}
-            gains = {arm: gain_of(each) for arm, each in values.items() if each}
-            for arm in gains:
-                logs[arm].append(float(np.mean(values[arm])))
-            over_compile, _, high = gains["compile"]
-            if (over_compile if math.isnan(high) else high) < SATURATED:
-                saturated.append(name)
-            drawn = [f"{of_case[0][f'k_{m}']} of {of_case[0][f'pool_{m}']}" if f"k_{m}" in of_case[0] else "" for m in restarts]
-            shown = [*(cell for arm in arms for cell in (cells_of(gains[arm]) if arm in gains else ("", ""))), *drawn]
-            means = [float(np.mean([row[key] for row in of_case])) for key in ("cpu_s", "simulations", "search")]
-            seeds = len(values["compile"])
-            lines.append((name, budget, seeds, f"{means[0]:,.0f}", f"{means[1]:,.0f}", f"{math.exp(means[2]):.3f}", *shown))
-        overall = [cell for arm in arms for cell in (cells_of(gain_of(logs[arm])) if logs[arm] else ("", ""))]
-        lines.append((f"mean of {len(logs['compile'])}", budget, "", "", "", "", *overall, *("" for _ in restarts)))
-        said.append(f"{budget:,} programs: search's part is below {SATURATED:.0%} (saturated): {', '.join(saturated) or 'nowhere'}")
-        for arm, title in zip(arms[2:], titles[2:], strict=True):
-            if logs[arm]:
-                mean, low, high = gain_of(logs[arm])
-                verdict = "search is better" if low > 0 else "restarts are better" if high < 0 else "no difference shown"
-                said.append(f"{budget:,} programs: search over {title} at equal CPU: {mean:+.2%}, {len(logs[arm])} cases: {verdict}")
+    arms = {"compile": "compile", "random": "random", **{f"restarts_{length}": f"restarts of {length}" for length in restarts}}
+    lines, verdicts = list[tuple[object, ...]](), list[str]()
+    for (budget,), of_budget in groups(sorted(rows, key=lambda row: row["programs"]), "programs").items():
+        cases = {name: {arm: compare_seeds(levels, arm) for arm in arms} for (name,), levels in groups(of_budget, "case").items()}
+        for (name,), levels in groups(of_budget, "case").items():
+            gains = [Gain.estimate(logs).cells if logs else ("", "") for logs in cases[name].values()]
+            pools = [
+                f"{row[f'k_{length}']} of {row[f'pool_{length}']}" if f"k_{length}" in (row := levels[0]) else "" for length in restarts
+            ]
+            cpu_s, simulations, over_bound = (float(np.mean([row[key] for row in levels])) for key in ("cpu_s", "simulations", "search"))
+            numbers = (len(cases[name]["compile"]), f"{cpu_s:,.0f}", f"{simulations:,.0f}", f"{math.exp(over_bound):.3f}")
+            lines.append((name, budget, *numbers, *itertools.chain(*gains), *pools))
+        means = {arm: [float(np.mean(logs[arm])) for logs in cases.values() if logs[arm]] for arm in arms}
+        overall = {arm: Gain.estimate(logs) for arm, logs in means.items() if logs}
+        cells = (overall[arm].cells if arm in overall else ("", "") for arm in arms)
+        lines.append((f"mean of {len(cases)}", budget, *[""] * 4, *itertools.chain(*cells), *[""] * len(restarts)))
+        saturated = [name for name, logs in cases.items() if Gain.estimate(logs["compile"]).saturated]
+        verdicts.append(f"{budget:,} programs: search's part is below {SATURATED:.0%} (saturated): {', '.join(saturated) or 'nowhere'}")
+        for arm, gain in overall.items():
+            if arm != "compile":
+                verdict = "search is better" if gain.low > 0 else f"{arms[arm]} is better" if gain.high < 0 else "no difference shown"
+                verdicts.append(f"{budget:,} programs: gain over {arms[arm]} at equal CPU {' '.join(gain.cells)}: {verdict}")
     columns = ("<case", "programs", "seeds", "CPU s", "simulations", "over bound")
+    compared = itertools.chain(*((f"over {title}", "<95%") for title in arms.values()))
     yield "gain of the search: how much longer the other arm's programs take, and 95% intervals"
-    yield Table((*columns, *(cell for title in titles for cell in (f"over {title}", "<95%")), *(f"k of {m}" for m in restarts)), lines)
-    yield from said
+    yield Table((*columns, *compared, *(f"k of {length}" for length in restarts)), lines)
+    yield from verdicts
 
 
-def show_cuts(name: str, found: Found, seeds: int) -> Iterator[Row]:
-    """Of every level, what the search has beside the best of all cuts."""
-    optimum = found["optimum", 0]
-    for place, (level, cuts) in enumerate(optimum["cuts"].items()):
+def rank_cuts(name: str, records: Records, seeds: int) -> Iterator[Row]:
+    """Of every level and seed, the cuts of the search's champion among all, and its program beside the best of them."""
+    for place, (level, cuts) in enumerate(records["optimum", 0]["cuts"].items()):
         best = min(cuts.values())
-        for record in (found["search", seed] for seed in range(seeds)):
-            own, cycles = cuts.get(record["cuts"][level]), record["points"][-1][3 + place]
-            rank = None if own is None else sum(other < own for other in cuts.values()) + 1
-            row: Row = {"case": name, "level": level, "seed": record["seed"], "cuts": len(cuts), "best_cut": best, "rank": rank}
-            yield row | {"over_best_cut": None if own is None else own / best, "search_over_best_cut": cycles / best}
+        for search in (records["search", seed] for seed in range(seeds)):
+            cycles = cuts.get(search["cuts"][level])
+            rank = None if cycles is None else sum(took < cycles for took in cuts.values()) + 1
+            row: Row = {"case": name, "level": level, "seed": search["seed"], "cuts": len(cuts), "best_cut": best, "rank": rank}
+            over_best = None if cycles is None else cycles / best
+            yield row | {"over_best_cut": over_best, "search_over_best_cut": search["points"][-1][3 + place] / best}
 
 
-def draw(cases: Mapping[str, Found], rows: Sequence[Row]) -> str:
+def draw(cases: Mapping[str, Records], rows: Sequence[Row]) -> str:
     """A page: of every case cycles over the bound against CPU seconds and simulations; colours are arms, dashes levels."""
     figures, tabs = Figures(), dict[str, str]()
-    for name, found in cases.items():
-        start, parts = found["compile", 0], []
-        curves = [(arm, seed, np.array(one["points"])) for (arm, seed), one in found.items() if arm in ARMS[:2] and seed < SHORT_SEED]
+    for name, records in cases.items():
+        start, parts = records["compile", 0], []
+        curves = [(arm, seed, np.array(one["points"])) for (arm, seed), one in records.items() if arm in ARMS[:2] and seed < SHORT_SEED]
         for column, title in ((1, "CPU seconds"), (2, "simulations")):
-            drawn, ends = (
-                figure(title, "cycles / bound"),
-                [max(0.01, float(of(points[:, column]))) for _, _, points in curves for of in (min, max)],
-            )
+            plot = figure(title, "cycles / bound")
+            ends = [max(0.01, float(end)) for _, _, points in curves for end in (points[0, column], points[-1, column])]
+            flat = np.array([[0, end, end, *start["points"][0][3:]] for end in (min(ends), max(ends))])
             for place, level in enumerate(start["levels"]):
-                bound, dash = start["bounds"][place], DASHES[place % len(DASHES)]
-                flat = np.array([[0, end, end, *start["points"][0][3:]] for end in (min(ends), max(ends))])
                 for arm, seed, points in [*curves, (ARMS[2], 0, flat)]:
-                    line = {"shape": "hv", "color": color(ARMS.index(arm)), "dash": dash}
-                    drawn.add_scatter(
-                        x=points[:, column],
-                        y=points[:, 3 + place] / bound,
-                        name=f"{arm}, {level}",
-                        mode="lines",
-                        line=line,
-                        showlegend=not seed,
-                    )
-                mine = [row for row in rows if row["case"] == name and row["level"] == level]
-                for arm in [key for key in mine[-1] if key.startswith("restarts_") and column == 1]:
-                    x, y = zip(*[(row["cpu_s"], math.exp(row[arm])) for row in mine if arm in row], strict=True)
-                    drawn.add_scatter(x=x, y=y, name=f"{arm.replace('_', ' of ')}, {level}", mode="markers", marker={"color": color(3)})
-            drawn.update_xaxes(**log_axis(min(ends), max(ends)))
-            parts.append(figures.place(drawn))
+                    line = {"shape": "hv", "color": color(ARMS.index(arm)), "dash": DASHES[place % len(DASHES)]}
+                    y = points[:, 3 + place] / start["bounds"][place]
+                    plot.add_scatter(x=points[:, column], y=y, name=f"{arm}, {level}", mode="lines", line=line, showlegend=not seed)
+                of_level = [row for row in rows if row["case"] == name and row["level"] == level]
+                for arm in [key for key in of_level[-1] if key.startswith("restarts_") and column == 1]:
+                    x, y = zip(*[(row["cpu_s"], math.exp(row[arm])) for row in of_level if arm in row], strict=True)
+                    marker = {"color": color(len(ARMS)), "symbol": place}
+                    plot.add_scatter(x=x, y=y, name=f"{arm.replace('_', ' of ')}, {level}", mode="markers", marker=marker)
+            plot.update_xaxes(**log_axis(min(ends), max(ends)))
+            parts.append(figures.place(plot))
         tabs[name] = "".join(parts)
-    lead = "Best program so far over the bound, a line per seed. Random changes have the CPU seconds of the search; so have restarts."
+    lead = "Best program so far over the bound, a line per seed. Random changes and restarts have the CPU seconds of the search."
     return html_document("What a larger budget buys", f"{len(tabs)} cases", [html_section("curves", "Curves", lead, html_tabs(tabs))])
 
 
-def numbers(text: str, option: str) -> list[int]:
+def parse_counts(text: str, option: str) -> list[int]:
     words = text.split(",")
     if not all(word.isdecimal() and int(word) for word in words):
-        raise typer.BadParameter(f"{text}: expected numbers of programs, as in 50,384", param_hint=option)
+        raise typer.BadParameter(f"{text!r}: expected numbers of programs, as in 50,384", param_hint=option)
     return sorted({int(word) for word in words})
 
 
@@ -210,28 +210,27 @@ def main(
     names, settings = cases.split(","), tuple(overrides or ())
     if unknown := [name for name in names if name not in CASES]:
         raise typer.BadParameter(f"{unknown[0]!r}: no such case; there are {', '.join(CASES)}", param_hint="--cases")
-    asked, lengths = numbers(budgets, "--budgets"), numbers(restarts, "--restarts") if restarts else []
-    searches = Searches(out / "searches.jsonl")
-    limits = {name: [budget for budget in asked if budget <= max(CASES[name].most, asked[0])] for name in names}
-    chains = list[tuple[str, list[Task]]]()
+    counts, lengths = parse_counts(budgets, "--budgets"), parse_counts(restarts, "--restarts") if restarts else []
+    limits = {name: [budget for budget in counts if budget <= max(CASES[name].most, counts[0])] for name in names}
+    chains, searches = list[tuple[str, list[Task]]](), Searches(out / "searches.jsonl")
     for name in names:
-        make = partial(Task, CASES[name], settings=settings)
+        task = partial(Task, CASES[name], settings=settings)
         short = max((length for length in lengths if length < limits[name][-1]), default=0)
-        chains.append((name, [make("compile", 0, 1)]))
-        chains += [(name, [make(arm, seed, limits[name][-1]) for arm in ("search", "random")]) for seed in range(seeds)]
-        chains += [(name, [make("search", SHORT_SEED + k, short)]) for k in range(pool if short else 0)]
+        chains.append((name, [task("compile", 0, 1)]))
+        chains += [(name, [task(arm, seed, limits[name][-1]) for arm in ("search", "random")]) for seed in range(seeds)]
+        chains += [(name, [task("search", SHORT_SEED + k, short)]) for k in range(pool if short else 0)]
         if optimum and len(network(CASES[name].network, CASES[name].machine).operators) <= FEW_OPERATORS:
-            chains.append((name, [make("optimum", 0, 1)]))
+            chains.append((name, [task("optimum", 0, 1)]))
     with ThreadPoolExecutor(processes) as threads:
-        list(threads.map(lambda chain: searches.run(chain[0], chain[1], processes > 1), chains))
-    found: dict[str, dict[tuple[str, int], Row]] = {name: {} for name in names}
+        list(threads.map(partial(searches.run, own_process=processes > 1), *zip(*chains, strict=True)))
+    records: dict[str, dict[tuple[str, int], Row]] = {name: {} for name in names}
     for name, tasks in chains:
-        found[name] |= {(task.arm, task.seed): record for task in tasks if (record := searches.find(task)) is not None}
-    rows = [row for name in names for row in readings(name, found[name], limits[name], lengths, seeds)]
+        records[name] |= {(one.arm, one.seed): record for one in tasks if (record := searches.find(one)) is not None}
+    rows = [row for name in names for row in read_rows(name, records[name], limits[name], lengths, seeds)]
     write_rows(out / "budget.csv", rows)
-    atomic_write(out / "budget.html", [draw(found, rows).encode()])
-    cuts = [row for name in names if ("optimum", 0) in found[name] for row in show_cuts(name, found[name], seeds)]
+    atomic_write(out / "budget.html", [draw(records, rows).encode()])
+    cuts = [row for name in names if ("optimum", 0) in records[name] for row in rank_cuts(name, records[name], seeds)]
     columns = ("<case", "<level", "seed", "cuts", "best cut=best_cut", "rank of the search's cut=rank")
     over = ("it over best=over_best_cut:-1+.2%", "search's program over best cut=search_over_best_cut:-1+.2%")
-    shown = [*show(rows, lengths), *([Table.of(cuts, *columns, *over)] if cuts else [])]
-    finish("budget", out, [*rows, *cuts], shown, searches.cpu_s, as_json)
+    tables = [*show(rows, lengths), *([Table.of(cuts, *columns, *over)] if cuts else [])]
+    finish("budget", out, [*rows, *cuts], tables, searches.cpu_s, as_json)

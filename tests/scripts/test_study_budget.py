@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tuner
 from compiler.ops.lower_graph import make_unit
 from scripts.budget_searches import CASES, Case, Counted
-from scripts.study_budget import expect_best, gain_of, read_curve
+from scripts.study_budget import Gain, expect_best, read_curve
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
@@ -53,13 +53,13 @@ def test_the_best_of_some_restarts(values: list[tuple[float, float]], k: int) ->
 
 
 def test_a_gain_and_its_interval() -> None:
-    mean, low, high = gain_of(np.log([1.02, 1.04, 1.06]).tolist())
+    mean, low, high = Gain.estimate(np.log([1.02, 1.04, 1.06]).tolist())
     assert mean == pytest.approx(math.prod([1.02, 1.04, 1.06]) ** (1 / 3) - 1)
     spread = np.std(np.log([1.02, 1.04, 1.06]), ddof=1) / math.sqrt(3)
     assert (math.log1p(low), math.log1p(high)) == pytest.approx(
         (math.log1p(mean) - 4.303 * spread, math.log1p(mean) + 4.303 * spread), 1e-3
     )
-    assert math.isnan(gain_of([0.1])[1])
+    assert Gain.estimate([0.1]).cells == ("+10.52%", "")
 
 
 def study(folder: Path, *words: object) -> tuple[Ran, list[dict[str, Any]]]:
