@@ -83,7 +83,7 @@ class Task(NamedTuple):
         return digest([graph.digest, self.case.clock.digest, self.case.levels, config.digest, simulator.VERSION, self.arm, self.seed])
 
 
-class Counted(Npu):
+class CountingNpu(Npu):
     """Target that counts simulations, and has the best of the first programs: `points` of programs, CPU s, simulations, cycles [levels].
 
     Islands may measure a program that another one has measured: a budget counts it once, and its simulation again.
@@ -128,44 +128,44 @@ def measure(task: Task) -> Row:
     levels = case.levels or tuple(load_machine(case.machine).contention)
     record: Row = {"key": task.key, "arm": task.arm, "seed": task.seed, "programs": task.programs, "levels": levels}
     if task.arm == "compile":
-        record |= compiled(case, levels)
+        record |= compile_plans(case, levels)
     else:
         target_graph = network(case.network, case.machine, load_config(None, task.settings).search.order)
         evaluator = build_evaluator(target_graph, levels)
-        evaluator.target = target = Counted(target_graph, levels, case.clock)
+        evaluator.target = target = CountingNpu(target_graph, levels, case.clock)
         if task.arm == "search":
-            found = tuner.Search(target_graph, settings=task.settings, candidates=task.programs, seed=task.seed, evaluator=evaluator).run()
-            record["cuts"] = {level: cuts_of(one.genome) for level, one in zip(levels, found.best, strict=True)}
+            result = tuner.Search(target_graph, settings=task.settings, candidates=task.programs, seed=task.seed, evaluator=evaluator).run()
+            record["cuts"] = {level: name_cuts(champion.genome) for level, champion in zip(levels, result.best, strict=True)}
         elif task.arm == "random":
             change_randomly(evaluator, task)
         else:
-            record["cuts"] = every_cut(evaluator)
+            record["cuts"] = simulate_cuts(evaluator)
         target.end()
         record |= {"points": target.points, "simulations": target.simulations}
     return record | {"cpu_s": round(time.process_time() - begun_s, 2)}
 
 
-def compiled(case: Case, levels: Sequence[str]) -> Row:
+def compile_plans(case: Case, levels: Sequence[str]) -> Row:
     """Programs of `compile` as a curve of one point, and the bounds of the machine that measures."""
-    model, simulated, begun_s = opened(case.network, case.machine, "float16"), list[str](), time.process_time()
-    plans = quick_plans(model, progress=lambda line: simulated.append(line) if "simulated" in line else None)
-    cpu_s, cycles = time.process_time() - begun_s, []
+    model, lines, begun_s = opened(case.network, case.machine, "float16"), list[str](), time.process_time()
+    plans = quick_plans(model, progress=lines.append)
+    cpu_s, simulations, cycles = time.process_time() - begun_s, sum("simulated" in line for line in lines), []
     for level in levels:
         values = Npu(model.target_graph, (level,), clock=case.clock).program(plans[level])
         assert isinstance(values, np.ndarray), values
         cycles.append(int(values[0, CYCLES]))
     graph = opened(case.network, case.clock, "float16").target_graph
-    return {"points": [[len(plans), cpu_s, len(simulated), *cycles]], "bounds": [Bound(graph).of(level).cycles for level in levels]}
+    return {"points": [[len(plans), cpu_s, simulations, *cycles]], "bounds": [Bound(graph).of(level).cycles for level in levels]}
 
 
 def change_randomly(evaluator: Evaluator, task: Task) -> None:
     """One to several moves at the best program of a level, the levels in turn, until the CPU seconds are spent."""
     begun_s, graph, rng = time.process_time(), evaluator.target_graph, np.random.default_rng(task.seed)
-    space, tried = PlanSpace(graph), set[Genome]()
+    space, genomes = PlanSpace(graph), set[Genome]()
     best = [(NEVER, space.start)] * len(evaluator.levels)
 
     def try_program(genome: Genome) -> None:
-        tried.add(genome)
+        genomes.add(genome)
         cycles = evaluator.measure(Request("program", genome)).cycles
         for place, took in enumerate([] if cycles is None else cycles.tolist()):
             best[place] = min(best[place], (took, genome), key=lambda one: one[0])
@@ -178,34 +178,34 @@ def change_randomly(evaluator: Evaluator, task: Task) -> None:
         genome = best[place][1]
         for _ in range(int(rng.geometric(ANOTHER_CHANGE))):
             genome = space.neighbour(genome, rng)
-        if genome not in tried:
+        if genome not in genomes:
             try_program(genome)
 
 
-def cuts_of(genome: Genome) -> str:
+def name_cuts(genome: Genome) -> str:
     return " ".join(str(gene.start) for gene in genome[1:])
 
 
-def every_cut(evaluator: Evaluator) -> dict[str, dict[str, int]]:
+def simulate_cuts(evaluator: Evaluator) -> dict[str, dict[str, int]]:
     """Level -> cuts -> cycles of the program whose segments are the fastest alone."""
     graph, count = evaluator.target_graph, len(evaluator.target_graph.operators)
     fastest: dict[tuple[int, int], list[Gene | None]] = {}
     for span in itertools.combinations(range(count + 1), 2):
         weights: tuple[Weights, ...] = ("resident", "streamed")
         genes = [Gene(*span, blocks, weights=w, cached=c) for blocks in block_counts(graph, *span) for w in weights for c in (0, -1)]
-        took = [(gene, evaluator.measure(Request("segment", (gene,))).cycles) for gene in genes]
-        fitting = [(gene, cycles) for gene, cycles in took if cycles is not None]
-        best = [min(fitting, key=lambda one: one[1][place], default=None) for place in range(len(evaluator.levels))]
-        fastest[span] = [None if one is None or one[1][place] >= NEVER else one[0] for place, one in enumerate(best)]
-    found: dict[str, dict[str, int]] = {level: {} for level in evaluator.levels}
-    for chosen in itertools.product((False, True), repeat=count - 1):
-        borders = [0, *(k for k, cut in enumerate(chosen, 1) if cut), count]
+        took = [(gene, cycles) for gene in genes if (cycles := evaluator.measure(Request("segment", (gene,))).cycles) is not None]
+        for place, _ in enumerate(evaluator.levels):
+            fitting = [(int(cycles[place]), rank, gene) for rank, (gene, cycles) in enumerate(took) if cycles[place] < NEVER]
+            fastest.setdefault(span, []).append(min(fitting)[2] if fitting else None)
+    cycles_of: dict[str, dict[str, int]] = {level: {} for level in evaluator.levels}
+    for mask in itertools.product((False, True), repeat=count - 1):
+        borders = [0, *(k for k, cut in enumerate(mask, 1) if cut), count]
         for place, level in enumerate(evaluator.levels):
             genome = [gene for span in itertools.pairwise(borders) if (gene := fastest[span][place]) is not None]
             cycles = evaluator.measure(Request("program", tuple(genome))).cycles if len(genome) == len(borders) - 1 else None
             if cycles is not None and cycles[place] < NEVER:
-                found[level][cuts_of(tuple(genome))] = int(cycles[place])
-    return found
+                cycles_of[level][name_cuts(tuple(genome))] = int(cycles[place])
+    return cycles_of
 
 
 class Searches:
@@ -223,8 +223,8 @@ class Searches:
     def find(self, task: Task) -> Row | None:
         """The longest, if it is long enough."""
         key = task.key
-        alike = [one for one in self.records if one["key"] == key and one["programs"] >= task.programs]
-        return max(alike, key=lambda one: one["programs"], default=None)
+        long_enough = [one for one in self.records if one["key"] == key and one["programs"] >= task.programs]
+        return max(long_enough, key=lambda one: one["programs"], default=None)
 
     def run(self, name: str, tasks: Sequence[Task], own_process: bool) -> None:
         """What is not there, one after the other; random changes take as long as the search before them."""

@@ -21,8 +21,9 @@ A case whose programs are measured on a board that is not as it was described ha
 (blocks, halos, weights).  It says where the cuts of the search's champions are among all.  A search has more than that to choose from, so
 its program may be faster.
 
-Every search is a line of OUT/searches.jsonl as soon as it has ended, and is not done again; a larger budget needs a new one.  CPU seconds
-are those of processes of their own; with `--processes 1` later searches find caches that earlier ones filled.
+Every search is a line of OUT/searches.jsonl as soon as it has ended, and is not done again for the same network, machine, settings and
+simulator; a larger budget needs a new one, another tree another OUT.  CPU seconds are those of processes of their own; with `--processes 1`
+later searches find caches that earlier ones filled.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
         for arm, gain in overall.items():
             if arm != "compile":
                 verdict = "search is better" if gain.low > 0 else f"{arms[arm]} is better" if gain.high < 0 else "no difference shown"
-                verdicts.append(f"{budget:,} programs: gain over {arms[arm]} at equal CPU {' '.join(gain.cells)}: {verdict}")
+                verdicts.append(f"{budget:,} programs: gain over {arms[arm]} at equal CPU: {', '.join(filter(None, gain.cells))}: {verdict}")
     columns = ("<case", "programs", "seeds", "CPU s", "simulations", "over bound")
     compared = itertools.chain(*((f"over {title}", "<95%") for title in arms.values()))
     yield "gain of the search: how much longer the other arm's programs take, and 95% intervals"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tuner
 from compiler.ops.lower_graph import make_unit
-from scripts.budget_searches import CASES, Case, Counted
+from scripts.budget_searches import CASES, Case, CountingNpu
 from scripts.study_budget import Gain, expect_best, read_curve
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -31,7 +31,7 @@ FIRST_PROGRAMS = 8  # the baseline, and all plans by prediction
 def test_the_curve_is_that_of_the_log() -> None:
     machine = load_machine("edge")
     graph, levels = make_unit(small_graph("residual_block"), machine, DataType.float16), tuple(machine.contention)
-    target = Counted(graph, levels, machine)
+    target = CountingNpu(graph, levels, machine)
     log = tuner.Search(graph, settings=FEW, candidates=24, evaluator=Evaluator(graph, levels, target)).run().log
     target.end()
     programs = log[log["kind"] == "program"].pivot_table(index="seq", columns="level", values="cycles", observed=True)[list(levels)]
