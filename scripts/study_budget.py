@@ -141,7 +141,8 @@ def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
         for arm, gain in overall.items():
             if arm != "compile":
                 verdict = "search is better" if gain.low > 0 else f"{arms[arm]} is better" if gain.high < 0 else "no difference shown"
-                verdicts.append(f"{budget:,} programs: gain over {arms[arm]} at equal CPU: {', '.join(filter(None, gain.cells))}: {verdict}")
+                over = f"gain over {arms[arm]} at equal CPU"
+                verdicts.append(f"{budget:,} programs: {over}: {', '.join(filter(None, gain.cells))}: {verdict}")
     columns = ("<case", "programs", "seeds", "CPU s", "simulations", "over bound")
     compared = itertools.chain(*((f"over {title}", "<95%") for title in arms.values()))
     yield "gain of the search: how much longer the other arm's programs take, and 95% intervals"
