@@ -24,7 +24,7 @@ from functools import cache, lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import typer
@@ -58,6 +58,8 @@ from tuner.zoo.names import MADE, PREFIX, is_made, is_quantised, resolve_model, 
 
 Row = dict[str, Any]
 Key = tuple[str, str, int]  # network, machine, seed
+T = TypeVar("T")
+R = TypeVar("R")
 DEFAULT_ORDER: Order = load_config().search.order
 SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped_networks())
 PAIR = ("network", "machine", "seed")
@@ -276,17 +278,17 @@ def _mapped(work: Callable[[Key], Found], pairs: Sequence[Key], processes: int) 
         yield from map(work, pairs)
         return
     with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(partial(_apart, work), pairs)
+        yield from pool.map(partial(run_apart, work), pairs)
 
 
-def _apart(work: Callable[[Key], Found], pair: Key) -> Found:
+def run_apart(work: Callable[[T], R], task: T) -> R:
     """In a process of its own: what it remembers of one network's segments is no use to the next one, and gigabytes after some.
 
     An executor whose processes end after some tasks (`max_tasks_per_child`) would do, but that of Python 3.11 waits for ever once all have
     ended at about the same time.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(work, pair).result()
+        return process.submit(work, task).result()
 
 
 def _kept(study: Study, pair: Key) -> Found:
@@ -322,7 +324,7 @@ def _pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
         search = tuner.Search(
             target_graph, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator, **more
         )
-        _warm()
+        load_kernels()
         begun = time.process_time()
         found[arm] = search.run()
         cpu_s[arm] = round(time.process_time() - begun, 2)
@@ -344,7 +346,7 @@ def changed(machine: str, changes: str) -> str:
 
 
 @cache
-def _warm() -> None:
+def load_kernels() -> None:
     """Load or compile kernels, so that it is no time of a search."""
     tuner.Search("made:mobilenet_v2-small", "edge", ("segments.measured=2", "segments.candidates=4"), candidates=2).run()
 

@@ -30,9 +30,9 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Request
 from tuner.platform.local_files import LocalPath
 from tuner.runs.folder import read_json
+from tuner.search.population import ELITES
 
 LEVELS = ("none", "slight", "severe")
-ELITES = 4
 SIMULATED = "tuner.measure.simulator_runner:measure"
 
 
@@ -79,7 +79,7 @@ def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
 def test_the_same_network(short: Path, earlier: Path) -> None:
     """Every task that the log has becomes a gene that makes that very task, with its cycles and bytes."""
     target_graph, log = unit_of(short), read_log(earlier)
-    found = read_warm_start([earlier], target_graph, LEVELS, ELITES)
+    found = read_warm_start([earlier], target_graph, LEVELS)
     measured = log[log["kind"].isin(["operator", "segment"]) & (log["status"] == "ok")]
     assert set(found.tasks) == set(measured["task"])
     assert len(found.tasks) > 40
@@ -103,7 +103,7 @@ def test_the_same_network(short: Path, earlier: Path) -> None:
 def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
     """A longer chain has the segments of the shorter one, except those at its beginning that see the input's halo as its own."""
     target_graph = unit_of(model(tmp_path / "long.onnx", 5))
-    found = read_warm_start([earlier], target_graph, LEVELS, ELITES)
+    found = read_warm_start([earlier], target_graph, LEVELS)
     source = found.sources[0]
     assert 0 < len(found.tasks) == source.usable < source.tasks
     assert source.left_out["elsewhere"] > 0
@@ -115,7 +115,7 @@ def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
 
 
 def test_another_machine(short: Path, earlier: Path) -> None:
-    found = read_warm_start([earlier], unit_of(short, "edge:ddr.bytes_per_cycle=32"), LEVELS, ELITES)
+    found = read_warm_start([earlier], unit_of(short, "edge:ddr.bytes_per_cycle=32"), LEVELS)
     assert not found.tasks
     assert not found.programs
     assert found.sources[0].left_out["machine"] == found.sources[0].tasks > 0
@@ -123,11 +123,11 @@ def test_another_machine(short: Path, earlier: Path) -> None:
 
 def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
     target_graph = unit_of(short)
-    clean = read_warm_start([earlier], target_graph, LEVELS, ELITES)
+    clean = read_warm_start([earlier], target_graph, LEVELS)
     bad = dict(zip(clean.tasks[:4], (-(1 << 62), None, -7, 0), strict=True))
     old, boards = dict.fromkeys(clean.tasks[4:7], "0-older"), dict.fromkeys(clean.tasks[7:9], "board")
     run = altered(earlier, tmp_path / "altered", cycles=bad, simulator=old, runner=boards)
-    found = read_warm_start([run], target_graph, LEVELS, ELITES)
+    found = read_warm_start([run], target_graph, LEVELS)
     assert found.tasks == clean.tasks[9:]
     out, before = found.sources[0].left_out, clean.sources[0].left_out
     assert (out["poisoned"], out["simulator"], out["runner"]) == (4, 3, 2)
@@ -143,7 +143,7 @@ def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: P
 
 def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
     target_graph = unit_of(short)
-    clean = read_warm_start([earlier], target_graph, LEVELS, ELITES)
+    clean = read_warm_start([earlier], target_graph, LEVELS)
     run = tmp_path / "damaged"
     shutil.copytree(earlier, run)
     for part in sorted((run / "tasks").glob("*.parquet")):
@@ -152,7 +152,7 @@ def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) 
                  for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
         field = table.schema.field("payload")
         write_part(part, table.set_column(table.column_names.index("payload"), field, pa.array(texts, pa.string())))
-    found = read_warm_start([run], target_graph, LEVELS, ELITES)
+    found = read_warm_start([run], target_graph, LEVELS)
     assert found.tasks == clean.tasks[1:]
     assert found.sources[0].left_out["poisoned"] == 1
 
@@ -161,8 +161,8 @@ def test_several_runs(short: Path, earlier: Path, tmp_path: Path) -> None:
     """Equal tasks count once; each run is named."""
     target_graph = unit_of(short)
     quick(short, tmp_path / "second", 12, seed=1)
-    one, two = (read_warm_start([run], target_graph, LEVELS, ELITES) for run in (earlier, tmp_path / "second"))
-    both = read_warm_start([earlier, tmp_path / "second"], target_graph, LEVELS, ELITES)
+    one, two = (read_warm_start([run], target_graph, LEVELS) for run in (earlier, tmp_path / "second"))
+    both = read_warm_start([earlier, tmp_path / "second"], target_graph, LEVELS)
     assert both.tasks == tuple(dict.fromkeys([*one.tasks, *two.tasks]))
     assert len(both.tasks) < len(one.tasks) + len(two.tasks)
     assert both.sources == one.sources + two.sources
@@ -221,15 +221,15 @@ def test_a_run_begins_without_what_is_not_usable(
 def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: Path) -> None:
     target_graph = unit_of(short)
     said = sources([earlier], tmp_path, False)
-    assert open_warm_start([earlier], said, target_graph, LEVELS, ELITES) is not None
-    assert open_warm_start([], (), target_graph, LEVELS, ELITES) is None
+    assert open_warm_start([earlier], said, target_graph, LEVELS) is not None
+    assert open_warm_start([], (), target_graph, LEVELS) is None
     grown = altered(earlier, tmp_path / "grown", cycles={next(iter(read_log(earlier)["task"])): 5})
     with pytest.raises(BadInputError, match="has changed since"):
-        open_warm_start([grown], said, target_graph, LEVELS, ELITES)
+        open_warm_start([grown], said, target_graph, LEVELS)
     with pytest.raises(BadInputError, match="before its first checkpoint"):
-        open_warm_start([], said, target_graph, LEVELS, ELITES)
+        open_warm_start([], said, target_graph, LEVELS)
 
 
 def test_no_run_is_refused(short: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"no run\.json"):
-        read_warm_start([tmp_path], unit_of(short), LEVELS, ELITES)
+        read_warm_start([tmp_path], unit_of(short), LEVELS)
