@@ -86,7 +86,7 @@ class Task(NamedTuple):
 class CountingNpu(Npu):
     """Target that counts simulations, and has the best of the first programs: `points` of programs, CPU s, simulations, cycles [levels].
 
-    Islands may measure a program that another one has measured: a budget counts it once, and its simulation again.
+    Jobs that run at a time may measure the same program: a budget counts it once, and its simulation again.
     """
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], clock: Machine) -> None:
