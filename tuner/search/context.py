@@ -33,6 +33,8 @@ from tuner.search.sharding import Shard
 class SearchContext:
     """Context of one job: a shard of an epoch.  models: model of every level; None: the formula predicts.
 
+    explores: whether the job measures new segments, and programs made of them; the others grow children.
+
     Methods that measure are generators (`tuner.search.ask_tell`); `known` is updated with the measurements.
     """
 
@@ -44,11 +46,10 @@ class SearchContext:
         self.turn = max(0, epoch - EVOLVING)  # epochs with children before this one
         self.number = self.turn * rules.shards + shard  # jobs with children before this one
         self.target_graph, self.table, self.config = rules.target_graph, knowledge.table, rules.config
-        explorers = [
-            self._explorers(job) for job in (self.turn * rules.shards, self.number, self.number + 1, (self.turn + 1) * rules.shards)
-        ]
-        self.explores = explorers[2] > explorers[1]
-        self.share = Shard(knowledge.structures, max(1, explorers[3] - explorers[0]), explorers[1] - explorers[0])
+        earlier, before = self._explorers(self.turn * rules.shards), self._explorers(self.number)
+        self.explores = self._explorers(self.number + 1) > before
+        explorers = self._explorers((self.turn + 1) * rules.shards) - earlier
+        self.share = Shard(knowledge.structures, max(1, explorers), before - earlier)  # of those that explore
         self.placer = Placer(knowledge.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, unless a placement is expected to be better
         self.wide = rules.wide
@@ -65,7 +66,7 @@ class SearchContext:
         return any(model is not None for model in self.models)
 
     def _explorers(self, jobs: int) -> int:
-        """Number of the first `jobs` jobs that explore: they measure segments and programs made of them; the others grow children."""
+        """Number of those that explore among the first `jobs` jobs."""
         return ceil(round(jobs * self.rules.config.search.proposed, 6))
 
     def generator(self, number: int) -> np.random.Generator:

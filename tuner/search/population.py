@@ -12,6 +12,7 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
 from compiler.target.target_graph import TargetGraph
+from tuner.measure.grants import NEVER
 
 SIZE, ELITES = 32, 4  # members; of every level the fastest that always stay
 _FASTER = 1e-4  # least gain that counts, as a share of the cycles
@@ -67,7 +68,8 @@ class Population:
         """Member to change: the fastest with other borders than faster ones, the n-th of these with a probability of 2 ** -n."""
         distinct = dict[tuple[int, ...], Individual]()
         for member in sorted(self.members, key=lambda member: (int(member.cycles[level]), member.task)):
-            distinct.setdefault(tuple(gene.start for gene in member.genome), member)
+            if member.cycles[level] < NEVER or not distinct:
+                distinct.setdefault(tuple(gene.start for gene in member.genome), member)
         return [*distinct.values()][min(int(rng.geometric(0.5)), len(distinct)) - 1]
 
     def best(self, level: int) -> Individual:

@@ -27,6 +27,7 @@ from tests.models import small_graph
 from tests.plans import with_cores
 from tests.tuning import QUICK
 from tuner.config import load_config
+from tuner.measure.grants import NEVER
 from tuner.search.champions import Champions, individual_json, parse_genome, parse_individual
 from tuner.search.explore import first_genes, propose_segments, unmeasured_genes
 from tuner.search.population import ELITES, SIZE, Individual, Population
@@ -338,6 +339,27 @@ def test_a_population_keeps_the_best_of_every_level(seed: int, count: int) -> No
     again = population.admit(everyone)
     assert [m.task for m in again.members] == kept, "the same again changes nothing"
     assert again.idle == (count,) * 3, "and is no gain"
+
+
+@given(seeds, st.integers(1, 40))
+def test_parents_fit_their_level_and_differ_in_borders(seed: int, count: int) -> None:
+    """The fastest in half of the draws; another one only with other borders than all that are faster."""
+    rng = np.random.default_rng(seed)
+    genomes = [tuple(Gene(start, start + 1) for start in starts) for starts in ((0,), (0, 1), (0, 2), (0, 1, 2))]
+    cycles = np.where(rng.random((count, 3)) < 0.3, NEVER, rng.integers(1, 30, (count, 3)))
+    cycles[0] = 29
+    population = Population().admit(
+        [individual(row.tolist(), f"{place:02d}", genomes[int(rng.integers(len(genomes)))]) for place, row in enumerate(cycles)]
+    )
+    for level in range(3):
+        parents = [population.parent(level, rng) for _ in range(64)]
+        assert max(int(parent.cycles[level]) for parent in parents) < NEVER
+        assert sum(parent is population.best(level) for parent in parents) > 16
+        fastest = {parent.genome: parent for parent in sorted(parents, key=lambda m: -int(m.cycles[level]))}
+        assert len({id(parent) for parent in parents}) == len(fastest)
+        for parent in fastest.values():
+            same = [int(m.cycles[level]) for m in population.members if m.genome == parent.genome]
+            assert int(parent.cycles[level]) == min(same)
 
 
 def test_individuals_survive_json() -> None:
