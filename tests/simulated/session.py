@@ -99,8 +99,11 @@ def searched(
     @contextmanager
     def actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> Iterator[SimActors]:
         del request, run
-        assert config.farm.workers is not None
-        found = SimActors(kernel, process, config.farm.workers, make_worker, recording.seconds, lone_item, struck)
+        farm = config.farm
+        assert farm.most is not None
+        found = SimActors(
+            kernel, process, farm.most, make_worker, recording.seconds, lone_item, struck, least=farm.least, idle_s=farm.idle_s
+        )
         try:
             yield found
         finally:

@@ -43,6 +43,15 @@ def parse_weights(text: str | None) -> dict[str, float]:
     return weights
 
 
+def parse_workers(text: str) -> dict[str, int]:
+    """Parse `N` or `MIN:MAX`.  Raises `BadInputError`."""
+    least, colon, most = text.partition(":")
+    most = most if colon else least
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+        raise BadInputError(f"--workers {text}: expected N, or MIN:MAX, with 1 or more and MAX not below MIN")
+    return {"min": int(least), "max": int(most)}
+
+
 def parse_tags(texts: Iterable[str]) -> str:
     """Parse `k=v` texts; returns them joined by commas in key order.  Raises `BadInputError`."""
     tags: dict[str, str] = {}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from simulator import terminal
@@ -51,12 +52,19 @@ def each_here(make: Make[T, R]) -> Iterator[IsolatedMap[T, R]]:
 
 @contextmanager
 def each_on_ray(
-    make: Make[T, R], workers: int | None, address: str | None, wait_s: float, run_id: str, resource: str | None = None
+    make: Make[T, R],
+    least: int | None,
+    address: str | None,
+    wait_s: float,
+    run_id: str,
+    resource: str | None = None,
+    most: int | None = None,
+    idle_s: float = inf,
 ) -> Iterator[IsolatedMap[T, R]]:
     """On actors of Ray, as `RayActors` takes them."""
     from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import
 
-    with RayActors(EachSpec(make), workers, address, wait_s, run_id, resource) as actors:
+    with RayActors(EachSpec(make), least, address, wait_s, run_id, resource, most=most, idle_s=idle_s) as actors:
         mapping: EachOn[T, R] = EachOn(actors, REAL.clock, terminal.say)
         yield mapping
 
