@@ -19,7 +19,7 @@ from tests.tuning import ROOT
 
 @dataclass(frozen=True)
 class Head:
-    """A head, or a head and a second node, of so many CPUs each; `tell` waits until it is done."""
+    """A head and other nodes, of so many CPUs each; `tell` waits until it is done."""
 
     address: str
     tell: Callable[[str], str]
@@ -30,8 +30,11 @@ class Head:
     def kill_raylet(self) -> None:
         self.tell("kill raylet")
 
-    def kill_second_node(self) -> None:
-        self.tell("kill second node")
+    def add_node(self) -> None:
+        self.tell("add node")
+
+    def kill_last_node(self) -> None:
+        self.tell("kill last node")
 
 
 @contextmanager
@@ -76,7 +79,9 @@ def _serve(arguments: dict[str, object], nodes: int) -> Generator[str, str, None
                     cluster.head_node.kill_gcs_server()
                 case "kill raylet":
                     cluster.head_node.kill_raylet()
-                case "kill second node":
+                case "add node":
+                    others.append(cluster.add_node(**arguments))
+                case "kill last node":
                     cluster.remove_node(others.pop(), allow_graceful=False)
             asked = yield "done"
     finally:

@@ -189,12 +189,12 @@ class Farm(_Section):
     checkpoint_every_s: Positive
 
     @property
-    def least(self) -> int | None:
+    def min_workers(self) -> int | None:
         """Workers from the beginning; None: one for every free CPU."""
         return None if self.workers is None else self.workers.min
 
     @property
-    def most(self) -> int | None:
+    def max_workers(self) -> int | None:
         """Most workers; None: one for every free CPU."""
         return None if self.workers is None else self.workers.max
 

@@ -93,4 +93,6 @@ def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: T
     from tuner.platform.ray_actors import RayActors  # slow import; the serial backend does not need Ray
 
     farm = config.farm
-    return RayActors(make_worker, farm.least, request.address, farm.wait_s, run, farm.resource, most=farm.most, idle_s=farm.idle_s)
+    return RayActors(
+        make_worker, farm.min_workers, request.address, farm.wait_s, run, farm.resource, max_count=farm.max_workers, idle_s=farm.idle_s
+    )

@@ -100,10 +100,11 @@ def searched(
     def actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> Iterator[SimActors]:
         del request, run
         farm = config.farm
-        assert farm.most is not None
+        assert farm.max_workers is not None
         found = SimActors(
-            kernel, process, farm.most, make_worker, recording.seconds, lone_item, struck, least=farm.least, idle_s=farm.idle_s
-        )
+            kernel, process, farm.max_workers, make_worker, recording.seconds, lone_item, struck, min_count=farm.min_workers,
+            idle_s=farm.idle_s,
+        )  # fmt: skip
         try:
             yield found
         finally:

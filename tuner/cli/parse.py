@@ -45,11 +45,11 @@ def parse_weights(text: str | None) -> dict[str, float]:
 
 def parse_workers(text: str) -> dict[str, int]:
     """Parse `N` or `MIN:MAX`.  Raises `BadInputError`."""
-    least, colon, most = text.partition(":")
-    most = most if colon else least
-    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+    low, colon, high = text.partition(":")
+    high = high if colon else low
+    if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
         raise BadInputError(f"--workers {text}: expected N, or MIN:MAX, with 1 or more and MAX not below MIN")
-    return {"min": int(least), "max": int(most)}
+    return {"min": int(low), "max": int(high)}
 
 
 def parse_tags(texts: Iterable[str]) -> str:

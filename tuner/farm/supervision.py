@@ -14,8 +14,8 @@ An idle actor repeats a work item of an actor that is late; or, with no waiting 
 slower and the repetition ends earlier.  The first result counts.  A slow actor does not start a waiting work item that faster actors will
 have finished earlier.  So a slow actor delays neither others nor the work queued behind it.
 
-Slots beyond the first `least` are extra: one has an actor while there are more unfinished work items than actors, and until it had no work
-for a while.  Its actor may wait for room as long as it likes, and if it is lost, the slot is as at the beginning.
+Slots beyond the first `min_count` are extra.  Their actors are started while there are more unfinished work items than actors, wait for
+room without a limit, and end when they had no work for a while.  After a loss, an extra slot waits for work again.
 
 A work item is late after four times the usual time, and at least one second.  It is repeated, not taken back, because taking back from a
 busy actor needs a message loop in each.
@@ -56,17 +56,17 @@ class _Waiting(NamedTuple):
 class Supervision:
     """Supervision of `slots` places for actors.  Every method returns the actions to perform now, in order.
 
-    item_timeout_s: an announced item that takes longer hangs; None: never.  least: slots that are not extra; None: all.
+    item_timeout_s: an announced item that takes longer hangs; None: never.  min_count: slots that are not extra; None: all.
     idle_s: time without work after which an extra actor ends.
     """
 
     def __init__(
-        self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0, least: int | None = None, idle_s: float = inf
+        self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0, min_count: int | None = None, idle_s: float = inf
     ) -> None:
-        self._least = slots if least is None else least
+        self._min_count = slots if min_count is None else min_count
         self._slots = Slots(item_timeout_s)
-        self._slots.every += (Slot(index, extra=index >= self._least) for index in range(slots))
-        self._absent = list(range(self._least, slots))  # heap of extra slots without an actor
+        self._slots.every += (Slot(index, extra=index >= self._min_count) for index in range(slots))
+        self._absent = list(range(self._min_count, slots))  # heap of extra slots without an actor
         self._item_timeout_s, self._build_timeout_s, self._idle_s = item_timeout_s, build_timeout_s, idle_s
         self.replaced = 0  # actors that replaced others, without extra ones
         self._of: dict[Actor, Slot] = {}
@@ -84,7 +84,7 @@ class Supervision:
     @property
     def homes(self) -> int:
         """Slots, the first ones, whose actors will do most of the next work."""
-        return max(self._least, self._slots.built)
+        return max(self._min_count, self._slots.built)
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +101,7 @@ class Supervision:
     # events
 
     def begin(self, now_s: float) -> list[Action]:
-        for slot in self._slots.every[: self._least]:
+        for slot in self._slots.every[: self._min_count]:
             self._start(slot, now_s)
         return self._decided(now_s)
 

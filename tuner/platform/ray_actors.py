@@ -105,27 +105,27 @@ class _Running:
 
 
 class RayActors:
-    """Group of `least` actors with one CPU each, and room permitting up to `most`.
+    """Group of `min_count` actors with one CPU each, and room permitting up to `max_count`.
 
     make_worker: called once in every actor; picklable (a function, `functools.partial`, a dataclass with `__call__`).
-    least: None takes every free CPU.  most: None: `least`.  wait_s: longest wait for resources (`BadInputError` after it).
+    min_count: None takes every free CPU.  max_count: None: `min_count`.  wait_s: longest wait for resources (`BadInputError` after it).
     resource: a custom Ray resource; each actor takes one unit.  idle_s: see `Actors`.
     """
 
     def __init__(
-        self, make_worker: Callable[[], Worker], least: int | None = None, address: str | None = None, wait_s: float = 300.0,
-        run_id: str = "run", resource: str | None = None, say: Say = terminal.say, most: int | None = None, idle_s: float = inf,
+        self, make_worker: Callable[[], Worker], min_count: int | None = None, address: str | None = None, wait_s: float = 300.0,
+        run_id: str = "run", resource: str | None = None, say: Say = terminal.say, max_count: int | None = None, idle_s: float = inf,
     ) -> None:  # fmt: skip
-        self._connection = connect(address, least)
+        self._connection = connect(address, min_count)
         self.idle_s = idle_s
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._running: dict[Actor, _Running] = {}
         self._ended: queue.SimpleQueue[Actor] = queue.SimpleQueue()  # actors whose calls ended, once for each call
         self._group: Any = None
         try:
-            self.least = least or max(1, cluster_cpus()[0])
-            self.count = most or self.least
-            self._group = reserve_group(self.least, wait_s, self._name, say, resource)
+            self.min_count = min_count or max(1, cluster_cpus()[0])
+            self.count = max_count or self.min_count
+            self._group = reserve_group(self.min_count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
         except BaseException:
@@ -142,7 +142,7 @@ class RayActors:
 
     def start(self, slot: int, actor: Actor) -> None:
         with self._translate_errors():
-            options, extra = {**self._options, "name": f"{self._name}-w{slot}.{actor}"}, slot >= self.least
+            options, extra = {**self._options, "name": f"{self._name}-w{slot}.{actor}"}, slot >= self.min_count
             if not extra:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
             handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
@@ -207,7 +207,7 @@ class RayActors:
         if pending := [running.ready for running in self._running.values() if running.ready is not None and not running.extra]:
             count = len(ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)[1])
             if count:
-                self._say(f"{count} of {self.least} workers have not started in {START_S:g} s: {start_trouble()}")
+                self._say(f"{count} of {self.min_count} workers have not started in {START_S:g} s: {start_trouble()}")
 
     def _event(self, actor: Actor, running: _Running) -> Event:
         job = BUILDING if running.ready is not None else running.jobs[0].job

@@ -35,8 +35,8 @@ def cells_workers(
         return each_here(make)
     farm = config.farm
     wait_s = request.wait_s if request.wait_s is not None else farm.wait_s
-    least, most = (count and min(count, cells) for count in (farm.least, farm.most))
-    return each_on_ray(make, least, request.address, wait_s, run_id, farm.resource, most, farm.idle_s)
+    min_count, max_count = (count and min(count, cells) for count in (farm.min_workers, farm.max_workers))
+    return each_on_ray(make, min_count, request.address, wait_s, run_id, farm.resource, max_count, farm.idle_s)
 
 
 def cells_store(request: FarmRequest) -> str | None:

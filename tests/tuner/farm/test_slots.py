@@ -88,7 +88,7 @@ class Farm:
 
     rng: random.Random
     slots: int
-    least: int
+    min_count: int
     machine: Supervision = field(init=False)
     now_s: float = 0.0
     starting: list[int] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Farm:
     over: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.machine = Supervision(self.slots, ITEM_S, least=self.least, idle_s=IDLE_S)
+        self.machine = Supervision(self.slots, ITEM_S, min_count=self.min_count, idle_s=IDLE_S)
         self.do(self.machine.begin(0.0))
 
     def do(self, actions: list[Action]) -> None:
@@ -157,8 +157,8 @@ class Farm:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 4))
-def test_orders_are_those_of_a_scan(seed: int, least: int, extra: int) -> None:
-    farm = Farm(random.Random(seed), least + extra, least)
+def test_orders_are_those_of_a_scan(seed: int, min_count: int, extra: int) -> None:
+    farm = Farm(random.Random(seed), min_count + extra, min_count)
     for _ in range(150):
         farm.step()
     while len(farm.over) < farm.jobs:
@@ -171,7 +171,7 @@ def test_orders_are_those_of_a_scan(seed: int, least: int, extra: int) -> None:
         farm.finish()
     farm.now_s += IDLE_S + 1.0
     farm.do(farm.machine.tick(farm.now_s))
-    assert not any(slot.built for slot in farm.machine._slots.every[least:])
+    assert not any(slot.built for slot in farm.machine._slots.every[min_count:])
 
 
 @pytest.mark.parametrize("span", [1.5, 3.0, 10.0])

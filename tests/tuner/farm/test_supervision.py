@@ -202,7 +202,7 @@ class Elastic(Play):
 
     def __init__(self, extra: int) -> None:
         super().__init__(1)
-        self.machine = Supervision(1 + extra, ITEM_S, least=1, idle_s=IDLE_S)
+        self.machine = Supervision(1 + extra, ITEM_S, min_count=1, idle_s=IDLE_S)
         assert self.machine.begin(0.0) == [StartActor(0, 0)]
         assert self(Built(0, "host:0")) == []
 
@@ -224,7 +224,7 @@ def test_extra_actors_come_with_work_and_end_without() -> None:
     assert play.machine.replaced == 0
 
 
-def test_lost_extra_actor_is_nobodys_fault_and_waits_for_work_and_room() -> None:
+def test_lost_extra_actor_waits_for_work_and_room() -> None:
     play = Elastic(1)
     play.submit(0, 1, 2)
     assert play(Built(1, "host:1")) == [send(1, 2)]
@@ -239,7 +239,7 @@ def test_lost_extra_actor_is_nobodys_fault_and_waits_for_work_and_room() -> None
     assert play.submit(3) == [send(0, 3), StartActor(1, actor + 1)]
 
 
-def test_farm_ends_without_any_worker_but_not_with_an_extra_one() -> None:
+def test_farm_ends_without_any_built_worker() -> None:
     play = Elastic(2)
     play.submit(0, 1, 2)
     play(Built(1, "host:1"))
@@ -387,7 +387,7 @@ class World:
 
     rng: random.Random
     slots: int
-    least: int
+    min_count: int
     jobs: dict[int, list[bytes]]
     chance: float
     machine: Supervision = field(init=False)
@@ -401,7 +401,7 @@ class World:
     struck: set[bytes] = field(default_factory=set)
 
     def run(self) -> None:
-        self.machine = Supervision(self.slots, ITEM_S, least=self.least, idle_s=1.0)
+        self.machine = Supervision(self.slots, ITEM_S, min_count=self.min_count, idle_s=1.0)
         self.do(self.machine.begin(0.0))
         waiting = list(self.jobs)
         for _ in range(20_000):
@@ -491,11 +491,11 @@ class World:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 3), st.integers(1, 12), st.sampled_from([0.0, 0.02, 0.1]))
-def test_jobs_are_done_once_and_harmful_ones_blamed(seed: int, least: int, extra: int, jobs: int, chance: float) -> None:
+def test_jobs_are_done_once_and_harmful_ones_blamed(seed: int, min_count: int, extra: int, jobs: int, chance: float) -> None:
     rng = random.Random(seed)
     harm = {item for item in range(6) if rng.random() < 0.3}
     names = [b"%s %d %s" % (FATAL if item in harm else b"good", item, b"stops" if rng.random() < 0.3 else b"kills") for item in range(6)]
-    world = World(rng, least + extra, least, {job: rng.sample(names, rng.randrange(6)) for job in range(jobs)}, chance)
+    world = World(rng, min_count + extra, min_count, {job: rng.sample(names, rng.randrange(6)) for job in range(jobs)}, chance)
     world.run()
     assert world.delivered == Counter(range(jobs))
     met = {item for items in world.jobs.values() for item in items if item.startswith(FATAL)}

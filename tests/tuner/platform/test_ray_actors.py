@@ -131,5 +131,5 @@ def test_dead_node_is_told_from_dead_process() -> None:
         driver = subprocess.Popen([sys.executable, "-c", NODE, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert driver.stdout is not None
         assert driver.stdout.readline() == "built\n"
-        head.kill_second_node()
+        head.kill_last_node()
         assert driver.communicate(timeout=60)[0].split() == ["True", "False"]
