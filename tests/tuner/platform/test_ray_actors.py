@@ -19,10 +19,10 @@ from ray import cloudpickle
 import tuner
 from tests.ray_heads import ray_head
 from tests.tuner.platform import actors_contract
-from tests.tuner.platform.actors_contract import COUNT, ActorsContract, Bench, die, unbuilt
+from tests.tuner.platform.actors_contract import COUNT, ActorsContract, Bench, Steps, die, notes, unbuilt
 from tests.tuning import ROOT
 from tuner.platform import ray_actors
-from tuner.platform.actors import Actors, Announce, Done, Lost, Raised, Worker
+from tuner.platform.actors import Actors, Announce, Built, Done, Lost, Raised, Worker
 from tuner.platform.ray_actors import RayActors
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -99,6 +99,30 @@ def test_workers_that_fail_to_start_are_reported_once(monkeypatch: pytest.Monkey
         time.sleep(2.0)
         actors.events(0.1)
     assert lines == [line], "of one that has started nothing is said"
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_extra_actor_waits_for_room() -> None:
+    lines: list[str] = []
+    with RayActors(Steps, 1, say=lines.append, max_count=3) as actors:
+        assert (actors.min_count, actors.count) == (1, 3)
+        bench = Bench(actors)
+        bench.built(0)
+        lines.clear()  # of a slow computer: "waiting for 1 CPUs"
+        with RayActors(Steps, int(ray.cluster_resources()["CPU"]) - 1):
+            extra = {bench.start(1), bench.start(2)}
+            assert actors.events(1.0) == []
+            actors._say_late_s = 0.0
+            assert actors.events(0.1) == []
+            assert lines == [], "nobody complains of those that wait"
+        (event,) = bench.hear(1)
+        assert isinstance(event, Built)
+        bench.send(event.actor, 0, ("note", 1))
+        assert bench.hear(1) == [Done(event.actor, 0, notes(1))]
+        actors.kill(event.actor)
+        (last,) = bench.hear(1)
+        assert isinstance(last, Built), "in the room that was given back"
+        assert {event.actor, last.actor} == extra
 
 
 @pytest.mark.usefixtures("local_ray")
