@@ -33,6 +33,10 @@ class Head:
     def add_node(self) -> None:
         self.tell("add node")
 
+    def drain_last_node(self) -> None:
+        """As at a spot notice."""
+        self.tell("drain last node")
+
     def kill_last_node(self) -> None:
         self.tell("kill last node")
 
@@ -81,6 +85,17 @@ def _serve(arguments: dict[str, object], nodes: int) -> Generator[str, str, None
                     cluster.head_node.kill_raylet()
                 case "add node":
                     others.append(cluster.add_node(**arguments))
+                case "drain last node":
+                    words = ["drain-node", "--address", cluster.address, "--node-id", others[-1].node_id]
+                    words += [
+                        "--reason",
+                        "DRAIN_NODE_REASON_PREEMPTION",
+                        "--reason-message",
+                        "notice",
+                        "--deadline-remaining-seconds",
+                        "60",
+                    ]
+                    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", *words], check=True, stdout=2)
                 case "kill last node":
                     cluster.remove_node(others.pop(), allow_graceful=False)
             asked = yield "done"

@@ -29,7 +29,7 @@ from math import inf
 from typing import Any, Literal, Self
 
 import ray
-from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
@@ -39,7 +39,7 @@ from tuner.platform.ray_cluster import Say, cluster_cpus, connect, release_group
 
 PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
 START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
-NODE_DIED = "its node has died"  # part of Ray's message, its only sign of this for an actor
+NODE_DIED = "its node has died"  # part of Ray's message, its only sign of this for an actor of a node without a notice
 
 Said = tuple[Literal["finished", "announced", "done"], Any]
 
@@ -219,7 +219,8 @@ class RayActors:
             return Raised(actor, job, cause)
         except RayError as error:
             self.kill(actor)  # an unreachable actor may be alive
-            outside = isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
+            preempted = isinstance(error, RayActorError) and error.preempted
+            outside = preempted or isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
             return Lost(actor, error_line(error), outside)
         if running.ready is not None:
             running.ready = None

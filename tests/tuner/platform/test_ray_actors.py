@@ -149,11 +149,14 @@ with RayActors(Steps, 2, sys.argv[1]) as actors:
 """
 
 
-def test_dead_node_is_told_from_dead_process() -> None:
+@pytest.mark.parametrize("drained", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_dead_node_is_told_from_dead_process(drained: bool) -> None:
     """In a process of its own: this one may have a Ray already."""
     with ray_head(nodes=2) as head:
         driver = subprocess.Popen([sys.executable, "-c", NODE, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert driver.stdout is not None
         assert driver.stdout.readline() == "built\n"
+        if drained:
+            head.drain_last_node()
         head.kill_last_node()
         assert driver.communicate(timeout=60)[0].split() == ["True", "False"]
