@@ -19,7 +19,7 @@ from tests.tuning import ROOT
 
 @dataclass(frozen=True)
 class Head:
-    """A head, or a head and a second node, of so many CPUs each; `tell` waits until it is done."""
+    """A head and other nodes, of so many CPUs each; `tell` waits until it is done."""
 
     address: str
     tell: Callable[[str], str]
@@ -30,8 +30,15 @@ class Head:
     def kill_raylet(self) -> None:
         self.tell("kill raylet")
 
-    def kill_second_node(self) -> None:
-        self.tell("kill second node")
+    def add_node(self) -> None:
+        self.tell("add node")
+
+    def drain_last_node(self) -> None:
+        """As at a spot notice."""
+        self.tell("drain last node")
+
+    def kill_last_node(self) -> None:
+        self.tell("kill last node")
 
 
 @contextmanager
@@ -76,7 +83,20 @@ def _serve(arguments: dict[str, object], nodes: int) -> Generator[str, str, None
                     cluster.head_node.kill_gcs_server()
                 case "kill raylet":
                     cluster.head_node.kill_raylet()
-                case "kill second node":
+                case "add node":
+                    others.append(cluster.add_node(**arguments))
+                case "drain last node":
+                    words = ["drain-node", "--address", cluster.address, "--node-id", others[-1].node_id]
+                    words += [
+                        "--reason",
+                        "DRAIN_NODE_REASON_PREEMPTION",
+                        "--reason-message",
+                        "notice",
+                        "--deadline-remaining-seconds",
+                        "60",
+                    ]
+                    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", *words], check=True, stdout=2)
+                case "kill last node":
                     cluster.remove_node(others.pop(), allow_graceful=False)
             asked = yield "done"
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_serializer, model_validator
 
 from compiler.space.mutators import MOVES
 from compiler.space.operator_order import Order
@@ -153,13 +153,50 @@ class RunnerSettings(_Section):
     canary: PositiveInt
 
 
+class WorkerRange(_Section):
+    """Workers of a farm: `min` from the beginning, up to `max` while there is room.  A number stands for both."""
+
+    min: PositiveInt
+    max: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_number(cls, raw: Any) -> Any:
+        if isinstance(raw, int):
+            return {"min": raw, "max": raw}
+        if not isinstance(raw, Mapping):
+            raise ValueError("expected a number, or {min: N, max: M}")
+        return raw
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.max < self.min:
+            raise ValueError(f"max {self.max} is below min {self.min}")
+        return self
+
+    @model_serializer
+    def _write_number(self) -> int | dict[str, int]:
+        return self.min if self.min == self.max else {"min": self.min, "max": self.max}
+
+
 class Farm(_Section):
     backend: Literal["ray", "serial"]
-    workers: PositiveInt | None
+    workers: WorkerRange | None
+    idle_s: Positive
     resource: Annotated[str, Field(min_length=1)] | None
     wait_s: Annotated[float, Field(ge=0)]
     item_timeout_s: Positive
     checkpoint_every_s: Positive
+
+    @property
+    def min_workers(self) -> int | None:
+        """Workers from the beginning; None: one for every free CPU."""
+        return None if self.workers is None else self.workers.min
+
+    @property
+    def max_workers(self) -> int | None:
+        """Most workers; None: one for every free CPU."""
+        return None if self.workers is None else self.workers.max
 
 
 class Range(_Section):
@@ -259,8 +296,8 @@ class TuneConfig(_Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
-# sections with keys chosen by the user
-_OPEN = ("level_weights", "study.parameters")
+# mappings that are replaced whole
+_OPEN = ("level_weights", "study.parameters", "farm.workers")
 
 
 def leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

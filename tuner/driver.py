@@ -89,8 +89,10 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
 
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:
-    """Actors on the cluster of the request; their number is that of the configuration."""
+    """Actors on the cluster of the request; their numbers are those of the configuration."""
     from tuner.platform.ray_actors import RayActors  # slow import; the serial backend does not need Ray
 
     farm = config.farm
-    return RayActors(make_worker, farm.workers, request.address, farm.wait_s, run, farm.resource)
+    return RayActors(
+        make_worker, farm.min_workers, request.address, farm.wait_s, run, farm.resource, max_count=farm.max_workers, idle_s=farm.idle_s
+    )

@@ -37,7 +37,8 @@ class RequestOptions:
     """Fields of requests for one run and for many.  None: the configuration's own value.
 
     measurements: readings, task x level x repeat, finals included.  config: preset or YAML file; overrides: `a.b=c` texts over it.
-    address: address of a running Ray cluster; wait_s: seconds to wait for CPUs.  target: target that times plans (`tuner.measure.target`).
+    address: address of a running Ray cluster; workers: their number, or {"min": N, "max": M}; wait_s: seconds to wait for CPUs.
+    target: target that times plans (`tuner.measure.target`).
     runner: runner that measures programs (`tuner.measure.runners`).  resource: Ray resource, one of which each worker takes.
     store: folder or URL of measurements that runs share (`tuner.store.pack_store`).
     """
@@ -47,7 +48,7 @@ class RequestOptions:
     overrides: tuple[str, ...] = ()
     backend: Backend | None = None
     address: str | None = None
-    workers: int | None = None
+    workers: int | Mapping[str, int] | None = None
     wait_s: float | None = None
     resume: bool = False
     dtype: DTypeName = "float16"

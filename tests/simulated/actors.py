@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from tuner.platform.actors import (
 )
 
 NODE_SLOTS = 4  # actors of one computer
+ROOM_S = 4.0  # mean time until there is room for an extra actor, and until its computer is taken away
 
 
 class Dies(BaseException):
@@ -66,13 +68,15 @@ class SimActors:
     speeds: of the actors, 1 for the usual one, which they then keep to the microsecond; None where faults say.
     struck: lone items that the world has killed an actor at, or silenced one: who sees two such losses cannot know better than to blame
     the item, so there is one.
+    min_count: slots whose room is reserved; None: all.
     """
 
     def __init__(
         self, kernel: Kernel, process: Process, count: int, make_worker: Callable[[], Worker], seconds: Callable[[Message], float],
         lone: Callable[[Message], bytes | None], struck: set[bytes], pulse_s: float = 10.0, speeds: Sequence[float] | None = None,
+        min_count: int | None = None, idle_s: float = inf,
     ) -> None:  # fmt: skip
-        self.count = count
+        self.count, self.min_count, self.idle_s = count, count if min_count is None else min_count, idle_s
         self._kernel, self._process, self._make_worker, self._seconds, self._lone = kernel, process, make_worker, seconds, lone
         self._pulse_us = round(pulse_s * US)
         self._rng = kernel.stream(f"actors {kernel.now_us}")
@@ -111,6 +115,9 @@ class SimActors:
         factor = self._faults.slow ** self._slowness[slot] if self._speeds is None else 1 / self._speeds[slot]
         found = self._actors[actor] = _Actor(actor, slot, rng, factor)
         wait_us = max(0, self._back_us[slot // NODE_SLOTS] - self._kernel.now_us)
+        if slot >= self.min_count:
+            wait_us += round(rng.expovariate(1 / ROOM_S) * US)
+            self._kernel.at(wait_us + round(rng.expovariate(1 / ROOM_S) * US), lambda: self._die(found, "its node was taken away", True))
         self._kernel.at(wait_us + round(self._faults.build_s * found.speed * rng.uniform(0.5, 2) * US), lambda: self._build(found))
 
     def kill(self, actor: Actor) -> None:

@@ -50,7 +50,8 @@ NO_MODEL = "use.cost_model=false"
 
 @dataclass(frozen=True)
 class Scenario:
-    """A search and the world it is in.  workers: None for the serial backend.  warm: it begins with what `plain` found.
+    """A search and the world it is in.  workers: None for the serial backend.  min_workers: of them from the beginning; None: all.
+    warm: it begins with what `plain` found.
 
     candidates: None where readings are the budget, or the sessions have a time each, and the run ends on a plateau.
     turns: how often it comes, among the others.
@@ -68,6 +69,7 @@ class Scenario:
     warm: bool = False
     turns: int = 3
     measurements: int | None = None
+    min_workers: int | None = None
 
     @property
     def serial(self) -> bool:
@@ -105,6 +107,7 @@ SCENARIOS = (
     Scenario("readings", "residual_block", None, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
     Scenario("serial-readings", "conv_chain", None, None, 6, (NO_MODEL,), measurements=401, turns=2),
     Scenario("warm", "residual_block", 24, 4, 8, warm=True),
+    Scenario("elastic", "residual_block", 28, 9, 8, (NO_MODEL, "farm.checkpoint_every_s=30", "farm.idle_s=2"), min_workers=1),
     Scenario(
         "timed", "residual_block", None, 4, 10, (NO_MODEL, "segments.measured=4", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=1
     ),
@@ -279,7 +282,7 @@ def _search(scenario: Scenario) -> Search:
         measurements=scenario.measurements,
         overrides=(*QUICK, f"search.lag={scenario.lag}", "farm.checkpoint_every_s=8", *scenario.overrides),
         backend="serial" if scenario.serial else "ray",
-        workers=scenario.workers,
+        workers=scenario.workers if scenario.min_workers is None else {"min": scenario.min_workers, "max": scenario.workers or 0},
         resume=True,
         mirror="sim://bucket/RUN" if scenario.mirror else None,
         store="sim://bucket/STORE" if scenario.store else None,

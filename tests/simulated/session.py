@@ -99,8 +99,12 @@ def searched(
     @contextmanager
     def actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> Iterator[SimActors]:
         del request, run
-        assert config.farm.workers is not None
-        found = SimActors(kernel, process, config.farm.workers, make_worker, recording.seconds, lone_item, struck)
+        farm = config.farm
+        assert farm.max_workers is not None
+        found = SimActors(
+            kernel, process, farm.max_workers, make_worker, recording.seconds, lone_item, struck, min_count=farm.min_workers,
+            idle_s=farm.idle_s,
+        )  # fmt: skip
         try:
             yield found
         finally:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulated.scenarios import computed
+
 ROOT = Path(__file__).parent.parent.parent
-SEEDS, NAMES = 2, ("plain", "model", "mirror", "serial-readings")
+SEEDS, NAMES = 2, ("plain", "model", "mirror", "elastic", "serial-readings")
 """A few seeds of some scenarios; `.ci/run` has hundreds over all of them."""
 FOUND = 400
 """Within so many seeds every planted bug is found."""
@@ -27,6 +29,14 @@ def test_every_seed_ends_as_the_undisturbed_run() -> None:
     done = command("--seeds", str(SEEDS), "--processes", "1", "--scenario", *NAMES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(rf"{SEEDS * len(NAMES)} seeds, 0 failed, .*", done.stdout.strip()), done.stdout
+
+
+def test_actors_that_come_and_go_change_no_row() -> None:
+    """One is there from the beginning; eight come, are taken away, and come back."""
+    steady, elastic = computed("plain"), computed("elastic")
+    assert elastic.ended == steady.ended
+    assert elastic.log.equals(steady.log)
+    assert elastic.tasks.equals(steady.tasks)
 
 
 def test_failing_seed_prints_its_replay() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from simulator.npu.errors import BadInputError
@@ -48,6 +49,10 @@ def test_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
         ("budget.seconds=4", "give one of candidates, measurements and seconds"),
         ("search.generation=[", "not a YAML value"),
         ("level_weights.none=-1", r"level_weights\.none: .*greater than 0"),
+        ("farm.workers={min: 4, max: 2}", r"farm\.workers: max 2 is below min 4"),
+        ("farm.workers={min: 0, max: 2}", r"farm\.workers\.min: .*greater than 0 \(got 0\)"),
+        ("farm.workers=0", r"farm\.workers\.min: .*greater than 0 \(got 0\)"),
+        ("farm.workers=many", r"farm\.workers: expected a number, or \{min: N, max: M\} \(got 'many'\)"),
         ("study.parameters={search.generaton: {low: 1, high: 2}}", r"'search\.generaton' is not a number.*did you mean search\.generation"),
     ],
 )
@@ -55,6 +60,17 @@ def test_errors_name_path_and_value(override: str, text: str) -> None:
     with pytest.raises(BadInputError, match=text) as caught:
         load_config(None, [override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "low", "high"), [("null", None, None), ("4", 4, 4), ("{min: 2, max: 9}", 2, 9)])
+def test_workers_are_a_number_or_a_range(text: str, low: int | None, high: int | None, tmp_path: Path) -> None:
+    config = load_config(None, [f"farm.workers={text}"])
+    assert (config.farm.min_workers, config.farm.max_workers) == (low, high)
+    file = tmp_path / "config.yaml"
+    file.write_text(config.to_yaml())
+    assert load_config(str(file)) == config
+    assert load_config(str(file)).given({"farm.workers": 3}).farm.max_workers == 3, "an option takes the place of a range"
+    assert config.model_dump(mode="json")["farm"]["workers"] == yaml.safe_load(text), "a number stays a number"
 
 
 def test_file_mistakes_are_reported_together(tmp_path: Path) -> None:

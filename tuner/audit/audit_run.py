@@ -42,7 +42,7 @@ class AuditRequest:
     longer: bool = False
     backend: Backend | None = None
     address: str | None = None
-    workers: int | None = None
+    workers: int | Mapping[str, int] | None = None
     quiet: bool = True
 
 

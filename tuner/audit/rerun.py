@@ -48,7 +48,7 @@ class Rerun:
     config: TuneConfig
     backend: Backend | None = None
     address: str | None = None
-    workers: int | None = None
+    workers: int | Mapping[str, int] | None = None
     quiet: bool = True
 
     @property

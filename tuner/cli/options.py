@@ -5,6 +5,7 @@ A dataclass groups options of several commands; each command with such a paramet
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,6 +19,7 @@ from simulator.objective import Objective as ObjectiveName
 from simulator.terminal import say
 from tuner import tune_request
 from tuner.cli.group import FILE, READ
+from tuner.cli.parse import parse_workers
 
 if TYPE_CHECKING:
     from simulator.thresholds import ManualThresholds
@@ -122,7 +124,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 BackendName = Annotated[
     tune_request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
 ]
-Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
+Workers = Annotated[
+    Mapping[str, int] | None,
+    typer.Option(
+        metavar="N|MIN:MAX",
+        parser=parse_workers,
+        help="Workers, one CPU each; MIN from the beginning, up to MAX while the cluster has room. (default: farm.workers, all free CPUs)",
+    ),
+]
 
 
 @dataclass(frozen=True)

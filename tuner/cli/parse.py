@@ -43,6 +43,15 @@ def parse_weights(text: str | None) -> dict[str, float]:
     return weights
 
 
+def parse_workers(text: str) -> dict[str, int]:
+    """Parse `N` or `MIN:MAX`.  Raises `BadInputError`."""
+    low, colon, high = text.partition(":")
+    high = high if colon else low
+    if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
+        raise BadInputError(f"--workers {text}: expected N, or MIN:MAX, with 1 or more and MAX not below MIN")
+    return {"min": int(low), "max": int(high)}
+
+
 def parse_tags(texts: Iterable[str]) -> str:
     """Parse `k=v` texts; returns them joined by commas in key order.  Raises `BadInputError`."""
     tags: dict[str, str] = {}

@@ -145,7 +145,7 @@ class ActorPool:
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _StartedJob(key, job, until_s)
         care = self._evolving if job.epoch >= EVOLVING else self._first
-        home = job.shard % self.workers  # its actor has tiled the structures of the shard in earlier epochs
+        home = job.shard % self._crew.supervision.homes  # its actor has tiled the structures of the shard in earlier epochs
         self._crew.submit(WorkItem(number, care, home, until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from simulator import terminal
@@ -51,12 +52,13 @@ def each_here(make: Make[T, R]) -> Iterator[IsolatedMap[T, R]]:
 
 @contextmanager
 def each_on_ray(
-    make: Make[T, R], workers: int | None, address: str | None, wait_s: float, run_id: str, resource: str | None = None
-) -> Iterator[IsolatedMap[T, R]]:
+    make: Make[T, R], min_count: int | None, address: str | None, wait_s: float, run_id: str, resource: str | None = None,
+    max_count: int | None = None, idle_s: float = inf,
+) -> Iterator[IsolatedMap[T, R]]:  # fmt: skip
     """On actors of Ray, as `RayActors` takes them."""
     from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import
 
-    with RayActors(EachSpec(make), workers, address, wait_s, run_id, resource) as actors:
+    with RayActors(EachSpec(make), min_count, address, wait_s, run_id, resource, max_count=max_count, idle_s=idle_s) as actors:
         mapping: EachOn[T, R] = EachOn(actors, REAL.clock, terminal.say)
         yield mapping
 

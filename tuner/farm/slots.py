@@ -64,11 +64,12 @@ class Slot:
 
     begun_s: time when its first work item could begin.  pace_s: recent seconds per work item, over all actors of the slot.
     trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
-    late: whether its work takes too long, see `Slots.find_late`.  drains: whether it ends with its queue.
+    late: whether its work takes too long, see `Slots.find_late`.  extra: whether it has an actor only for work, and if there is room.
     entries, paced, silent: its places in the orders of `Slots`.
     """
 
     index: int
+    extra: bool = False
     actor: Actor | None = None
     name: str = ""
     built: bool = False
@@ -81,7 +82,6 @@ class Slot:
     begun_s: float = 0.0
     pace_s: float | None = None
     late: bool = False
-    drains: bool = False
     entries: list[tuple[list[Any], tuple[float, int]]] = field(default_factory=list)
     paced: tuple[int, int] | None = None
     silent: OrderedDict[int, Slot] = field(default_factory=OrderedDict)
@@ -102,7 +102,7 @@ class Slot:
     @property
     def open(self) -> bool:
         """Whether it takes more work: nothing is queued behind a suspect, or behind late work."""
-        if not self.built or self.drains or len(self.queue) == DEPTH:
+        if not self.built or len(self.queue) == DEPTH:
             return False
         last = self.queue[-1].work if self.queue else None
         return last is None or (last.work.kind.followed and not last.suspect and not self.late)
@@ -114,7 +114,8 @@ class Slots:
     free: (pace, slot) by number of queued work items, the fastest first; those of unknown pace before all.
     ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by pace, in steps of
     PACE_STEP; both without late actors.
-    starting: actors that are not built, by time of their start; unreported: those of them whose wait was not reported.
+    starting: actors that are not built, without extra ones, by time of their start; unreported: those whose wait was not reported.
+    idle: extra actors without work, by the time since when.
     silent: actors at work by longest allowed silence, then by last sign of life; timely: by last sign of life, those that are not late.
     late: those that are, with work that can be repeated.
     """
@@ -126,7 +127,7 @@ class Slots:
         self.free: list[list[tuple[float, int]]] = [[] for _ in range(DEPTH)]
         self.ends: list[tuple[float, int]] = []
         self.paces: dict[int, list[int]] = {}
-        self.starting, self.unreported, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(4))
+        self.starting, self.unreported, self.idle, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(5))
         self.silent: defaultdict[float, OrderedDict[int, Slot]] = defaultdict(OrderedDict)
 
     # changes
@@ -134,17 +135,20 @@ class Slots:
     def set_sign(self, slot: Slot, now_s: float) -> None:
         """Set the time of the last sign of life, or of the start."""
         slot.since_s, slot.late = now_s, False
-        for order in (self.starting, self.unreported, self.timely, slot.silent):
+        for order in (self.starting, self.unreported, self.idle, self.timely, slot.silent):
             order.pop(slot.index, None)
         if slot.actor is not None and not slot.built:
-            self.starting[slot.index] = slot
-            if not slot.waits:
-                self.unreported[slot.index] = slot
+            if not slot.extra:
+                self.starting[slot.index] = slot
+                if not slot.waits:
+                    self.unreported[slot.index] = slot
         elif slot.queue:
             self.timely[slot.index] = slot
             if (allowed_s := slot.allowed_s(self._item_timeout_s)) is not None:
                 slot.silent = self.silent[allowed_s]
                 slot.silent[slot.index] = slot
+        elif slot.extra and slot.built:
+            self.idle[slot.index] = slot
         self.sort(slot)
 
     def sort(self, slot: Slot) -> None:
@@ -227,11 +231,14 @@ class Slots:
             return None
         return slower.queue[slower.repeatable[-1] - 1].work
 
-    def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
-        """Next time, with its slot, of each kind: too long a silence; a start to report, if it `reports`, or that takes too long."""
+    def deadlines(self, build_timeout_s: float, idle_s: float, reports: bool) -> Iterator[tuple[float, int]]:
+        """Next time, with its slot, of each kind: too long a silence, or an idleness; a start to report, if it `reports`, or that takes
+        too long."""
         for allowed_s, silent in self.silent.items():
             if silent:
                 yield (slot := first(silent)).since_s + allowed_s, slot.index
+        if self.idle:
+            yield (slot := first(self.idle)).since_s + idle_s, slot.index
         if self.built and reports and self.unreported:
             yield (slot := first(self.unreported)).since_s + PATIENCE_S, slot.index
         if not self.built and self.starting:

@@ -14,6 +14,9 @@ An idle actor repeats a work item of an actor that is late; or, with no waiting 
 slower and the repetition ends earlier.  The first result counts.  A slow actor does not start a waiting work item that faster actors will
 have finished earlier.  So a slow actor delays neither others nor the work queued behind it.
 
+Slots beyond the first `min_count` are extra.  Their actors are started while there are more unfinished work items than actors, wait for
+room without a limit, and end when they had no work for a while.  After a loss, an extra slot waits for work again.
+
 A work item is late after four times the usual time, and at least one second.  It is repeated, not taken back, because taking back from a
 busy actor needs a message loop in each.
 """
@@ -23,6 +26,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from math import inf
 from typing import Literal, NamedTuple
 
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
@@ -51,15 +56,21 @@ class _Waiting(NamedTuple):
 class Supervision:
     """Supervision of `slots` places for actors.  Every method returns the actions to perform now, in order.
 
-    item_timeout_s: an announced item that takes longer hangs; None: never.
+    item_timeout_s: an announced item that takes longer hangs; None: never.  min_count: slots that are not extra; None: all.
+    idle_s: time without work after which an extra actor ends.
     """
 
-    def __init__(self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0) -> None:
+    def __init__(
+        self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0, min_count: int | None = None, idle_s: float = inf
+    ) -> None:
+        self._min_count = slots if min_count is None else min_count
         self._slots = Slots(item_timeout_s)
-        self._slots.every += map(Slot, range(slots))
-        self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
+        self._slots.every += (Slot(index, extra=index >= self._min_count) for index in range(slots))
+        self._absent = list(range(self._min_count, slots))  # heap of extra slots without an actor
+        self._item_timeout_s, self._build_timeout_s, self._idle_s = item_timeout_s, build_timeout_s, idle_s
+        self.replaced = 0  # actors that replaced others, without extra ones
         self._of: dict[Actor, Slot] = {}
-        self._born = self._sent = 0
+        self._born = self._sent = self._unfinished = 0
         self._fresh: list[_Waiting] = []  # the most urgent first
         self._homes: defaultdict[int | None, list[_Waiting]] = defaultdict(list)  # the same, by home
         self._suspects: deque[TrackedWork] = deque()
@@ -71,9 +82,9 @@ class Supervision:
     # queries
 
     @property
-    def replaced(self) -> int:
-        """Actors that replaced others."""
-        return max(0, self._born - len(self._slots.every))
+    def homes(self) -> int:
+        """Slots, the first ones, whose actors will do most of the next work."""
+        return max(self._min_count, self._slots.built)
 
     @property
     def names(self) -> list[str]:
@@ -90,25 +101,12 @@ class Supervision:
     # events
 
     def begin(self, now_s: float) -> list[Action]:
-        for slot in self._slots.every:
+        for slot in self._slots.every[: self._min_count]:
             self._start(slot, now_s)
         return self._decided(now_s)
 
-    def add_slot(self, now_s: float) -> list[Action]:
-        """Add a slot: its index is the number of slots so far."""
-        self._slots.every.append(slot := Slot(len(self._slots.every)))
-        self._start(slot, now_s)
-        return self._decided(now_s)
-
-    def drain_slot(self, index: int, now_s: float) -> list[Action]:
-        """End the actor of a slot when its queue is empty, and start no other."""
-        slot = self._slots.every[index]
-        slot.drains = True
-        self._slots.sort(slot)
-        self._end_drained(slot, now_s)
-        return self._decided(now_s)
-
     def submit(self, work: WorkItem, now_s: float) -> list[Action]:
+        self._unfinished += 1
         self._wait(TrackedWork(work))
         return self._decided(now_s)
 
@@ -135,7 +133,10 @@ class Supervision:
             return []
         while (deadline := min(self._deadlines(), default=None)) is not None and deadline[0] < now_s:
             slot = self._slots.every[deadline[1]]
-            if slot.built:
+            if slot.built and not slot.queue:
+                self._end(slot, now_s)
+                heappush(self._absent, slot.index)
+            elif slot.built:
                 why = f"no answer within {slot.allowed_s(self._item_timeout_s):g} s"
                 self._lose_actor(slot, "timeout", why, False, now_s)
             elif self._slots.built:
@@ -143,15 +144,17 @@ class Supervision:
                 del self._slots.unreported[slot.index]
                 self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
             else:
-                self._build_failed(slot, f"not ready within {self._build_timeout_s:g} s", now_s)
+                self._build_failed(slot, f"not ready within {self._build_timeout_s:g} s", False, now_s)
         return self._decided(now_s)
 
     def _deadlines(self) -> Iterator[tuple[float, int]]:
         """A late start is not reported at the first start, when kernels are compiled."""
-        return self._slots.deadlines(self._build_timeout_s, self.replaced > 0)
+        return self._slots.deadlines(self._build_timeout_s, self._idle_s, self.replaced > 0)
 
     def _decided(self, now_s: float) -> list[Action]:
         self._assign(now_s)
+        while self._absent and len(self._of) < self._unfinished:
+            self._start(self._slots.every[heappop(self._absent)], now_s)
         actions, self._actions = self._actions, []
         return actions
 
@@ -161,8 +164,6 @@ class Supervision:
     # actors
 
     def _start(self, slot: Slot, now_s: float) -> None:
-        if slot.drains:
-            return
         slot.actor = self._born
         self._of[self._born] = slot
         self._born += 1
@@ -177,9 +178,15 @@ class Supervision:
         slot.actor, slot.built = None, False
         self._slots.set_sign(slot, now_s)
 
-    def _end_drained(self, slot: Slot, now_s: float) -> None:
-        if slot.drains and slot.actor is not None and not slot.queue:
-            self._end(slot, now_s)
+    def _replace(self, slot: Slot, why: str, now_s: float) -> None:
+        """Start another actor in a slot; in an extra one, when there is work for it."""
+        if not slot.extra:
+            self.replaced += 1
+            self._start(slot, now_s)
+            return
+        heappush(self._absent, slot.index)
+        if not (self._slots.built or self._slots.starting):  # extra actors may never come
+            self._actions.append(GiveUp(FarmError(f"no worker is left: {why}")))
 
     def _is_built(self, slot: Slot, event: Built, now_s: float) -> None:
         if slot.built:
@@ -191,14 +198,14 @@ class Supervision:
             self._say(f"worker {slot.index} is back")
             slot.waits = False
 
-    def _build_failed(self, slot: Slot, why: str, now_s: float) -> None:
-        slot.failed_builds += 1
+    def _build_failed(self, slot: Slot, why: str, outside: bool, now_s: float) -> None:
+        slot.failed_builds += not outside
         self._end(slot, now_s)
         if slot.failed_builds < BUILD_TRIES:
-            self._start(slot, now_s)
+            self._replace(slot, why, now_s)
             return
         text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {why}"
-        if self._of:
+        if self._slots.built or self._slots.starting:
             self._say(f"{text}; going on with {len(self._of)} of {len(self._slots.every)}")
         else:
             self._actions.append(GiveUp(FarmError(text)))
@@ -237,25 +244,24 @@ class Supervision:
         else:
             slot.queue.remove(lying)
             self._slots.sort(slot)
-        self._end_drained(slot, now_s)
         if job.over:
             return
         if job.item is not None:  # an item that is run alone crashes no other
             job.item, job.isolated_losses = None, 0
             self._back(job)
             return
-        job.over = True
+        self._finish(job)
         self._actions.append(Deliver(job.work.number, event.result))
 
     def _lose_actor(self, slot: Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
         """An actor that is gone, or is killed for its silence."""
         if not slot.built:
-            self._build_failed(slot, why, now_s)
+            self._build_failed(slot, why, outside, now_s)
             return
         queue, trying, name = [lying.work for lying in slot.queue], slot.trying, slot.name
         slot.queue.clear()
         self._end(slot, now_s)
-        self._start(slot, now_s)
+        self._replace(slot, why, now_s)
         for job in queue:
             job.holders.remove(slot)
         for job in reversed(queue[1:] if not outside else queue):
@@ -296,8 +302,12 @@ class Supervision:
         if job.lost < job.work.kind.tries:
             self._back(job)
         else:
-            job.over = True
+            self._finish(job)
             self._actions.append(Failed(job.work.number, why))
+
+    def _finish(self, job: TrackedWork) -> None:
+        job.over = True
+        self._unfinished -= 1
 
     def _back(self, job: TrackedWork) -> None:
         """Requeue a job that no actor has any more."""

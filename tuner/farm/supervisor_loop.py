@@ -30,7 +30,7 @@ class SupervisorLoop:
 
     def __init__(self, actors: Actors, clock: Clock, client: Client, say: Callable[[str], None], item_timeout_s: float | None) -> None:
         self.actors, self.clock, self._client, self._say = actors, clock, client, say
-        self.supervision = Supervision(actors.count, item_timeout_s)
+        self.supervision = Supervision(actors.count, item_timeout_s, min_count=actors.min_count, idle_s=actors.idle_s)
         self._do(self.supervision.begin(clock.monotonic_s()))
 
     def submit(self, work: WorkItem) -> None:

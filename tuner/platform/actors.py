@@ -112,11 +112,16 @@ class Worker(Protocol):
 class Actors(Protocol):
     """Slots for `count` actors, 0 .. count - 1, with at most one actor in each.
 
+    min_count: slots with reserved room; an actor in another one is built when there is room for it.
+    idle_s: time without work after which the actor of another slot should be killed, to give its room back.
+
     Messages to one actor are processed in order.  Its events arrive in order; events in transit are lost if it dies.  Events of a killed
     actor may still arrive.
     """
 
     count: int
+    min_count: int
+    idle_s: float
 
     def start(self, slot: int, actor: Actor) -> None:
         """Start a new actor in a slot; `Built` or `Lost` follows later."""

@@ -1,4 +1,4 @@
-"""Actors on Ray: one in each bundle of a placement group, jobs as calls.
+"""Actors on Ray: one in each bundle of a placement group, and extra ones where Ray has room; jobs as calls.
 
 A call brings a job and returns the next event of its actor, mostly the job's result.  After any other event, the driver calls for another
 one, so that as many calls are out as jobs.  The end of a call puts its actor into a queue, so an event costs the same on farms of every
@@ -6,6 +6,10 @@ size.
 
 While a job runs, its actor periodically reports the number of finished items, which separates a hanging job from a long one.  An announced
 item is tried when the driver calls for the next event.
+
+An extra actor is a demand of its own, which an autoscaler sees, and Ray places it when a node has room.  It is no placement group of one
+bundle: Ray puts a bundle on the emptiest node, and an actor on a node that is in use, until that is half full or more
+(`RAY_scheduler_spread_threshold`), so that others can be given back.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, Self
 
 import ray
-from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
@@ -34,7 +39,7 @@ from tuner.platform.ray_cluster import Say, cluster_cpus, connect, release_group
 
 PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
 START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
-NODE_DIED = "its node has died"  # part of Ray's message, its only sign of this for an actor
+NODE_DIED = "its node has died"  # part of Ray's message, its only sign of this for an actor of a node without a notice
 
 Said = tuple[Literal["finished", "announced", "done"], Any]
 
@@ -87,35 +92,40 @@ class RayActor:
 class _Running:
     """Running actor.  ready: reference to its pending start, None once built.  calls: its unread calls, the first one build().
 
+    extra: whether it may wait for room.
+
     jobs: without a result yet.  Those behind one that announces are not sent before its result: their calls would be answers.
     """
 
     actor: Any
     ready: Any
+    extra: bool
     calls: deque[Future[Any]] = field(default_factory=deque)
     jobs: deque[Message] = field(default_factory=deque)
 
 
 class RayActors:
-    """Group of `count` actors with one CPU each.
+    """Group of `min_count` actors with one CPU each, and room permitting up to `max_count`.
 
     make_worker: called once in every actor; picklable (a function, `functools.partial`, a dataclass with `__call__`).
-    count: None takes every free CPU.  wait_s: longest wait for resources (`BadInputError` after it).
-    resource: a custom Ray resource; each actor takes one unit.
+    min_count: None takes every free CPU.  max_count: None: `min_count`.  wait_s: longest wait for resources (`BadInputError` after it).
+    resource: a custom Ray resource; each actor takes one unit.  idle_s: see `Actors`.
     """
 
     def __init__(
-        self, make_worker: Callable[[], Worker], count: int | None = None, address: str | None = None, wait_s: float = 300.0,
-        run_id: str = "run", resource: str | None = None, say: Say = terminal.say,
+        self, make_worker: Callable[[], Worker], min_count: int | None = None, address: str | None = None, wait_s: float = 300.0,
+        run_id: str = "run", resource: str | None = None, say: Say = terminal.say, max_count: int | None = None, idle_s: float = inf,
     ) -> None:  # fmt: skip
-        self._connection = connect(address, count)
+        self._connection = connect(address, min_count)
+        self.idle_s = idle_s
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._running: dict[Actor, _Running] = {}
         self._ended: queue.SimpleQueue[Actor] = queue.SimpleQueue()  # actors whose calls ended, once for each call
         self._group: Any = None
         try:
-            self.count = count or max(1, cluster_cpus()[0])
-            self._group = reserve_group(self.count, wait_s, self._name, say, resource)
+            self.min_count = min_count or max(1, cluster_cpus()[0])
+            self.count = max_count or self.min_count
+            self._group = reserve_group(self.min_count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
         except BaseException:
@@ -132,10 +142,11 @@ class RayActors:
 
     def start(self, slot: int, actor: Actor) -> None:
         with self._translate_errors():
-            place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
-            options = {**self._options, "name": f"{self._name}-w{slot}.{actor}", "scheduling_strategy": place}
+            options, extra = {**self._options, "name": f"{self._name}-w{slot}.{actor}"}, slot >= self.min_count
+            if not extra:
+                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
             handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
-            self._running[actor] = _Running(handle, handle.__ray_ready__.remote())
+            self._running[actor] = _Running(handle, handle.__ray_ready__.remote(), extra)
             self._await(actor, handle.build.remote())
 
     def kill(self, actor: Actor) -> None:
@@ -193,10 +204,10 @@ class RayActors:
         if time.monotonic() < self._say_late_s:
             return
         self._say_late_s = float("inf")
-        if pending := [running.ready for running in self._running.values() if running.ready is not None]:
+        if pending := [running.ready for running in self._running.values() if running.ready is not None and not running.extra]:
             count = len(ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)[1])
             if count:
-                self._say(f"{count} of {self.count} workers have not started in {START_S:g} s: {start_trouble()}")
+                self._say(f"{count} of {self.min_count} workers have not started in {START_S:g} s: {start_trouble()}")
 
     def _event(self, actor: Actor, running: _Running) -> Event:
         job = BUILDING if running.ready is not None else running.jobs[0].job
@@ -208,7 +219,8 @@ class RayActors:
             return Raised(actor, job, cause)
         except RayError as error:
             self.kill(actor)  # an unreachable actor may be alive
-            outside = isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
+            preempted = isinstance(error, RayActorError) and error.preempted
+            outside = preempted or isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
             return Lost(actor, error_line(error), outside)
         if running.ready is not None:
             running.ready = None

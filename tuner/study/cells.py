@@ -16,7 +16,12 @@ from tuner.zoo.names import is_made, resolve_model
 
 def cells_config(request: FarmRequest, candidates: int | None = None, measurements: int | None = None) -> TuneConfig:
     """Configuration of every run: file, `--set`, then options that stand for a key.  Raises `BadInputError`."""
-    options = {"target.name": request.target, "runner.name": request.runner, "farm.resource": request.resource}
+    options = {
+        "target.name": request.target,
+        "runner.name": request.runner,
+        "farm.resource": request.resource,
+        "farm.workers": request.workers,
+    }
     config = load_config(request.config, request.overrides).given(options, candidates, measurements=measurements)
     external_plugins(config, (request.backend or config.farm.backend) == "serial", request.address)
     return config
@@ -28,10 +33,10 @@ def cells_workers(
     """Workers for `cells` runs, each on one CPU for minutes: one at a time, without a timeout."""
     if (request.backend or config.farm.backend) == "serial":
         return each_here(make)
-    workers = request.workers if request.workers is not None else config.farm.workers
-    wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
-    workers = workers and min(workers, cells)
-    return each_on_ray(make, workers, request.address, wait_s, run_id, config.farm.resource)
+    farm = config.farm
+    wait_s = request.wait_s if request.wait_s is not None else farm.wait_s
+    min_count, max_count = (count and min(count, cells) for count in (farm.min_workers, farm.max_workers))
+    return each_on_ray(make, min_count, request.address, wait_s, run_id, farm.resource, max_count, farm.idle_s)
 
 
 def cells_store(request: FarmRequest) -> str | None:

@@ -62,9 +62,9 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
         TuneRequest(
             model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
             overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
-            workers=2, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32", shapes={"x": (1, 3, 8, 8)},
-            random_weights=4, quiet=True, mirror="s3://b/run", store="s3://b/store", target="n:T", runner="m:f", resource="npu",
-            variants=2,
+            workers={"min": 2, "max": 2}, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32",
+            shapes={"x": (1, 3, 8, 8)}, random_weights=4, quiet=True, mirror="s3://b/run", store="s3://b/store", target="n:T",
+            runner="m:f", resource="npu", variants=2,
         )
     ]  # fmt: skip
     other = tmp_path / "an other"
@@ -75,6 +75,8 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
     assert code == 2
     assert "give one of them" in err
+    code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--workers", "4:2")
+    assert (code, err) == (2, "tilefarm: --workers 4:2: expected N, or MIN:MAX, with 1 or more and MAX not below MIN\n")
 
 
 def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
@@ -91,7 +93,7 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tuner.study.run_study", module)
     text = (
         f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --measurements 5 "
-        "--config quick --set study.batch=2 --backend serial --address auto --workers 2 --wait 5 --resume --dtype float32 "
+        "--config quick --set study.batch=2 --backend serial --address auto --workers 2:5 --wait 5 --resume --dtype float32 "
         "--random-weights 1 --quiet --json"
     )
     code, out, err = cli(*text.split())
@@ -100,8 +102,8 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     assert requests == [
         StudyRequest(
             models=(Path("a.onnx"), Path("b.onnx")), machine="edge", out=tmp_path, trials=4, seeds=2, seed=3, storage="sqlite:///s.db",
-            measurements=5, config="quick", overrides=("study.batch=2",), backend="serial", address="auto", workers=2, wait_s=5.0,
-            resume=True, dtype="float32", random_weights=1, quiet=True,
+            measurements=5, config="quick", overrides=("study.batch=2",), backend="serial", address="auto",
+            workers={"min": 2, "max": 5}, wait_s=5.0, resume=True, dtype="float32", random_weights=1, quiet=True,
         )
     ]  # fmt: skip
     code, out, err = cli("study", "a.onnx", "--machine", "edge", "--out", tmp_path)

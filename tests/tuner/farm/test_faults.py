@@ -50,10 +50,35 @@ def on_cluster(model: Path, run: Path, address: str) -> Driver:
 def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path, cluster: Head) -> None:
     driver = on_cluster(model, tmp_path / "run", cluster.address)
     driver.wait_for_parts(4)
-    cluster.kill_second_node()
+    cluster.kill_last_node()
     code, errors = driver.wait()
     assert code == 0, errors
     assert_equal_runs(tmp_path / "run", whole)
+
+
+def extra_workers(run: Path) -> set[str]:
+    """Workers beyond the first that have rows in the log."""
+    return {str(name) for name in pd.read_parquet(run / "log", columns=["worker"])["worker"].unique() if not str(name).startswith("w0@")}
+
+
+@pytest.mark.slow  # a minute; in simulation by default
+def test_a_node_joins_a_run_and_leaves_it(model: Path, tmp_path: Path) -> None:
+    run, whole, many = tmp_path / "run", tmp_path / "whole", 5 * N
+    quick(model, whole, many)
+    with ray_head() as head:
+        driver = Driver(model, run, many, options=("--backend", "ray", "--address", head.address, "--workers", "1:3"))
+        driver.wait_for_parts(4)
+        assert not extra_workers(run)
+        head.add_node()
+        end_s = time.monotonic() + 10.0
+        while not extra_workers(run):
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
+        head.kill_last_node()
+        code, errors = driver.wait()
+    assert code == 0, errors
+    assert "waits for room" not in errors
+    assert_equal_runs(run, whole)
 
 
 def limit_files() -> None:

@@ -194,21 +194,61 @@ def test_what_happens_to_a_computer_counts_against_nobody() -> None:
     assert any(isinstance(action, Send) and action.item == b"a" for action in play(Built(6, "host:6")) + play(Built(7, "host:7")))
 
 
-def test_slots_are_added_and_drained() -> None:
-    play = Play(1)
-    assert play.submit(0, 1, 2) == [send(0, 0), send(0, 1)]
-    assert play._told(play.machine.add_slot(0.0)) == [StartActor(1, 1)]
-    assert play(Built(1, "host:1")) == [send(1, 2)]
-    assert play.machine.drain_slot(0, 0.0) == []
-    assert play(Done(0, 0, b"")) == [Deliver(0, b"")]
-    assert play.submit(3, 4, home=0) == [send(1, 3)], "it takes nothing more"
-    assert play(Done(0, 1, b"")) == [Kill(0), Deliver(1, b"")]
-    assert play.machine.names == ["w1@host:1"]
-    assert play._told(play.machine.add_slot(0.0)) == [StartActor(2, 2)]
-    assert play.machine.drain_slot(2, 0.0) == [Kill(2)], "while it starts"
-    play.machine.drain_slot(1, 0.0)
-    assert play(Lost(1, "why", outside=True)) == [Kill(1)]
+IDLE_S = 60.0
+
+
+class Elastic(Play):
+    """A machine with one slot that has its actor from the beginning, and extra ones."""
+
+    def __init__(self, extra: int) -> None:
+        super().__init__(1)
+        self.machine = Supervision(1 + extra, ITEM_S, min_count=1, idle_s=IDLE_S)
+        assert self.machine.begin(0.0) == [StartActor(0, 0)]
+        assert self(Built(0, "host:0")) == []
+
+
+def test_extra_actors_come_with_work_and_end_without() -> None:
+    play = Elastic(2)
+    assert play.submit(0, 1) == [send(0, 0), send(0, 1), StartActor(1, 1)], "one for each work item that has no actor of its own"
+    assert play.submit(2, 3) == [StartActor(2, 2)]
+    assert play.machine.due_s(play.now_s) == 60.0, "of the work"
+    assert play(Built(2, "host:2")) == [send(2, 2), send(2, 3)]
+    for work, actor in ((0, 0), (1, 0), (2, 2), (3, 2)):
+        play(Done(actor, work, b""))
+    assert play.machine.due_s(play.now_s) == IDLE_S
+    assert play.after(IDLE_S - 1.0) == []
+    assert play.after(2.0) == [Kill(2)]
+    assert play.after(10_000.0) == [], "the first has no work either, and stays; the one that waits for room costs nothing"
+    assert play.submit(4, 5, 6) == [send(0, 4), send(0, 5), StartActor(2, 3)]
+    assert play(Built(1, "host:1")) == [send(1, 6)], "late"
     assert play.machine.replaced == 0
+
+
+def test_lost_extra_actor_waits_for_work_and_room() -> None:
+    play = Elastic(1)
+    play.submit(0, 1, 2)
+    assert play(Built(1, "host:1")) == [send(1, 2)]
+    assert play(Lost(1, "why", outside=True)) == [Kill(1), StartActor(1, 2)], "its work waits for the other"
+    for actor in range(2, 2 + 2 * BUILD_TRIES):
+        assert play(Lost(actor, "why", outside=True)) == [Kill(actor), StartActor(1, actor + 1)], "while it starts, too"
+    assert play.after(50.0) == [], "no word of its wait"
+    assert play(Done(0, 0, b"")) == [Deliver(0, b""), send(0, 2)]
+    assert play(Done(0, 1, b"")) == [Deliver(1, b"")]
+    actor = 2 + 2 * BUILD_TRIES
+    assert play(Lost(actor, "why", outside=True)) == [Kill(actor)], "no work for it"
+    assert play.submit(3) == [send(0, 3), StartActor(1, actor + 1)]
+
+
+def test_farm_ends_without_any_built_worker() -> None:
+    play = Elastic(2)
+    play.submit(0, 1, 2)
+    play(Built(1, "host:1"))
+    play(Lost(0, "why"))
+    play(Lost(3, "why"))
+    play(Lost(4, "why"))
+    assert play(Lost(5, "why"))[-1] == SayLine(f"worker 0 died {BUILD_TRIES} times while it started: why; going on with 2 of 3")
+    give_up = next(action for action in play(Lost(1, "gone", outside=True)) if isinstance(action, GiveUp))
+    assert str(give_up.error) == "no worker is left: gone", "the other extra one may never come"
 
 
 def test_silence() -> None:
@@ -347,6 +387,7 @@ class World:
 
     rng: random.Random
     slots: int
+    min_count: int
     jobs: dict[int, list[bytes]]
     chance: float
     machine: Supervision = field(init=False)
@@ -360,7 +401,7 @@ class World:
     struck: set[bytes] = field(default_factory=set)
 
     def run(self) -> None:
-        self.machine = Supervision(self.slots, ITEM_S)
+        self.machine = Supervision(self.slots, ITEM_S, min_count=self.min_count, idle_s=1.0)
         self.do(self.machine.begin(0.0))
         waiting = list(self.jobs)
         for _ in range(20_000):
@@ -449,12 +490,12 @@ class World:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 12), st.sampled_from([0.0, 0.02, 0.1]))
-def test_jobs_are_done_once_and_harmful_ones_blamed(seed: int, slots: int, jobs: int, chance: float) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 3), st.integers(1, 12), st.sampled_from([0.0, 0.02, 0.1]))
+def test_jobs_are_done_once_and_harmful_ones_blamed(seed: int, min_count: int, extra: int, jobs: int, chance: float) -> None:
     rng = random.Random(seed)
     harm = {item for item in range(6) if rng.random() < 0.3}
     names = [b"%s %d %s" % (FATAL if item in harm else b"good", item, b"stops" if rng.random() < 0.3 else b"kills") for item in range(6)]
-    world = World(rng, slots, {job: rng.sample(names, rng.randrange(6)) for job in range(jobs)}, chance)
+    world = World(rng, min_count + extra, min_count, {job: rng.sample(names, rng.randrange(6)) for job in range(jobs)}, chance)
     world.run()
     assert world.delivered == Counter(range(jobs))
     met = {item for items in world.jobs.values() for item in items if item.startswith(FATAL)}

@@ -28,7 +28,8 @@ class Clock:
 class Scripted:
     """Says what it is given to say, and remembers what it was told."""
 
-    count = 1
+    count = min_count = 1
+    idle_s = 60.0
 
     def __init__(self) -> None:
         self.said: list[Event] = []

@@ -19,10 +19,10 @@ from ray import cloudpickle
 import tuner
 from tests.ray_heads import ray_head
 from tests.tuner.platform import actors_contract
-from tests.tuner.platform.actors_contract import COUNT, ActorsContract, Bench, die, unbuilt
+from tests.tuner.platform.actors_contract import COUNT, ActorsContract, Bench, Steps, die, notes, unbuilt
 from tests.tuning import ROOT
 from tuner.platform import ray_actors
-from tuner.platform.actors import Actors, Announce, Done, Lost, Raised, Worker
+from tuner.platform.actors import Actors, Announce, Built, Done, Lost, Raised, Worker
 from tuner.platform.ray_actors import RayActors
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -102,6 +102,30 @@ def test_workers_that_fail_to_start_are_reported_once(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("local_ray")
+def test_extra_actor_waits_for_room() -> None:
+    lines: list[str] = []
+    with RayActors(Steps, 1, say=lines.append, max_count=3) as actors:
+        assert (actors.min_count, actors.count) == (1, 3)
+        bench = Bench(actors)
+        bench.built(0)
+        lines.clear()  # of a slow computer: "waiting for 1 CPUs"
+        with RayActors(Steps, int(ray.cluster_resources()["CPU"]) - 1):
+            extra = {bench.start(1), bench.start(2)}
+            assert actors.events(1.0) == []
+            actors._say_late_s = 0.0
+            assert actors.events(0.1) == []
+            assert lines == [], "nobody complains of those that wait"
+        (event,) = bench.hear(1)
+        assert isinstance(event, Built)
+        bench.send(event.actor, 0, ("note", 1))
+        assert bench.hear(1) == [Done(event.actor, 0, notes(1))]
+        actors.kill(event.actor)
+        (last,) = bench.hear(1)
+        assert isinstance(last, Built), "in the room that was given back"
+        assert {event.actor, last.actor} == extra
+
+
+@pytest.mark.usefixtures("local_ray")
 def test_uv_makes_no_environment_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray._private.runtime_env.uv_runtime_env_hook._get_uv_run_cmdline", lambda: ["uv", "run", "tilefarm"])
     assert ray._private.worker._maybe_modify_runtime_env({}, False) == {}
@@ -125,11 +149,14 @@ with RayActors(Steps, 2, sys.argv[1]) as actors:
 """
 
 
-def test_dead_node_is_told_from_dead_process() -> None:
+@pytest.mark.parametrize("drained", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_dead_node_is_told_from_dead_process(drained: bool) -> None:
     """In a process of its own: this one may have a Ray already."""
     with ray_head(nodes=2) as head:
         driver = subprocess.Popen([sys.executable, "-c", NODE, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert driver.stdout is not None
         assert driver.stdout.readline() == "built\n"
-        head.kill_second_node()
+        if drained:
+            head.drain_last_node()
+        head.kill_last_node()
         assert driver.communicate(timeout=60)[0].split() == ["True", "False"]

@@ -70,7 +70,9 @@ def test_two_sharing_workers_make_the_runs_of_one(models: tuple[Path, Path], tmp
     index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, store="none"), lambda line: None)
     assert set(index["stored_tasks"]) == {0}
     assert not (tmp_path / "alone" / "store").exists()
-    index = sweep(request(models[:1], tmp_path / "ray", seeds=3, candidates=6, backend="ray", workers=2), lambda line: None)
+    index = sweep(
+        request(models[:1], tmp_path / "ray", seeds=3, candidates=6, backend="ray", workers={"min": 1, "max": 2}), lambda line: None
+    )
     assert index["stored_tasks"].sum() > 0
     for seed in range(3):
         assert_equal_runs(tmp_path / "alone" / f"conv_chain-edge-s{seed}", tmp_path / "ray" / f"conv_chain-edge-s{seed}")
