@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
 
 def test_tune_hands_over_every_option(cli, asked, tmp_path):
     text = (
-        f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.population=8 "
+        f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.generation=8 "
         "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
         "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --store s3://b/store "
         "--runner m:f --target n:T "
@@ -61,7 +61,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     assert asked == [
         TuneRequest(
             model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
-            overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
+            overrides=("search.generation=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
             workers={"min": 2, "max": 2}, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32",
             shapes={"x": (1, 3, 8, 8)}, random_weights=4, quiet=True, mirror="s3://b/run", store="s3://b/store", target="n:T",
             runner="m:f", resource="npu", variants=2,
@@ -85,7 +85,7 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     def drive(request: StudyRequest, say: Callable[[str], None]) -> dict[str, object]:
         requests.append(request)
         say("batch 1 of 1")
-        best = {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8, "search.order": "file"}}
+        best = {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.generation": 8, "search.order": "file"}}
         return {"trials_done": 2, "best": best, "models": ["a"], "seeds": [0, 1], "cpu_s": 1800.0}
 
     module = types.ModuleType("tuner.study.run_study")
