@@ -247,13 +247,14 @@ def time_commands(settings: Sequence[str]) -> dict[str, dict[str, float]]:
         with TemporaryDirectory() as folder:
             begin_s = time.monotonic()
             command = [sys.executable, "-m", "tuner", "tune", *words, "--out", f"{folder}/RUN", "--quiet"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            if code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+                raise SystemExit(f"{' '.join(command)}: ended with {code}")
             return time.monotonic() - begin_s
 
     result = {}
     for name, machine, *own in REAL:
         words = [name, "--machine", machine, *(word for text in (*own, *settings) for word in ("--set", text))]
-        took_s([*words, "--backend", "serial", "--candidates", "1"])  # compiles kernels
+        took_s([*words, "--backend", "serial", "--candidates", str(WARM)])  # compiles kernels
         serial, actors = ["--backend", "serial"], ["--backend", "ray", "--workers", "2"]
         times = [(took_s([*words, *serial]), took_s([*words, *actors])) for _ in range(ROUNDS)]
         serial_s, actors_s = map(median, zip(*times, strict=True))
