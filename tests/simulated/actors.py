@@ -65,7 +65,6 @@ class SimActors:
     """`Actors` of one process of the driver, with its faults.
 
     seconds: that a message takes an actor of usual speed.  lone: the item that a message says is to be tried alone, None for any other.
-    speeds: of the actors, 1 for the usual one, which they then keep to the microsecond; None where faults say.
     struck: lone items that the world has killed an actor at, or silenced one: who sees two such losses cannot know better than to blame
     the item, so there is one.
     min_count: slots whose room is reserved; None: all.
@@ -73,15 +72,14 @@ class SimActors:
 
     def __init__(
         self, kernel: Kernel, process: Process, count: int, make_worker: Callable[[], Worker], seconds: Callable[[Message], float],
-        lone: Callable[[Message], bytes | None], struck: set[bytes], pulse_s: float = 10.0, speeds: Sequence[float] | None = None,
-        min_count: int | None = None, idle_s: float = inf,
+        lone: Callable[[Message], bytes | None], struck: set[bytes], pulse_s: float = 10.0, min_count: int | None = None,
+        idle_s: float = inf,
     ) -> None:  # fmt: skip
         self.count, self.min_count, self.idle_s = count, count if min_count is None else min_count, idle_s
         self._kernel, self._process, self._make_worker, self._seconds, self._lone = kernel, process, make_worker, seconds, lone
         self._pulse_us = round(pulse_s * US)
         self._rng = kernel.stream(f"actors {kernel.now_us}")
         self._slowness = [self._rng.random() for _ in range(count)]
-        self._speeds = speeds
         self._actors: dict[Actor, _Actor] = {}
         self._arrived: list[Event] = []
         self._back_us = [0] * (count // NODE_SLOTS + 1)
@@ -112,8 +110,7 @@ class SimActors:
         assert actor not in self._actors
         assert not any(other.slot == slot and other.alive for other in self._actors.values()), "one actor at most in a place"
         rng = Random(self._rng.random())
-        factor = self._faults.slow ** self._slowness[slot] if self._speeds is None else 1 / self._speeds[slot]
-        found = self._actors[actor] = _Actor(actor, slot, rng, factor)
+        found = self._actors[actor] = _Actor(actor, slot, rng, self._faults.slow ** self._slowness[slot])
         wait_us = max(0, self._back_us[slot // NODE_SLOTS] - self._kernel.now_us)
         if slot >= self.min_count:
             wait_us += round(rng.expovariate(1 / ROOM_S) * US)
@@ -283,7 +280,7 @@ class SimActors:
             end = None
         except Exception as error:  # noqa: BLE001  what the code of a job raises is an event
             end = Raised(actor.number, message.job, error)
-        factor = actor.speed * (actor.rng.uniform(0.8, 1.3) if self._speeds is None else 1)
+        factor = actor.speed * actor.rng.uniform(0.8, 1.3)
         spread_us = round(self._seconds(message) * factor * US)
         steps, at_us, parts = list[_Step](), 0, len(announced) + 1
         for number, (elapsed_us, item) in enumerate(announced):

@@ -1,0 +1,322 @@
+"""How a search grows with workers: speed-ups on W workers, the limit of any number of them, and the chain of jobs that bounds it.
+
+    python scripts/bench_growth.py [MODEL] [--machine edge] [--programs 384] [--set a.b=c] [--trace FILE] [--real] [--json]
+
+One search in this process says what every job and training costs in CPU time.  The limit is the sum of them over the longest chain of
+jobs in which each depends on the one before: workers without number, messages for nothing.  Speed-ups are of the real driver (coordinator,
+schedule, pool, supervision) with actors in virtual time, which take as long as the recorded jobs did.  A job costs more where others have
+done the work before it, as caches are cold: the search is repeated here with W job runners and the assignment of the virtual run, and the
+CPU time of its jobs is compared.  All are of jobs; what comes before the first one and after the last is reported beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NamedTuple
+from unittest import mock
+
+import typer
+
+from scripts.virtual_search import TRAINED, Played, key_of, play
+from tuner.cli.text import print_table
+from tuner.cost_model.model_file import TrainingOutcome
+from tuner.farm.coordinator import Key, SerialJobs
+from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
+from tuner.farm.jobs import Job, JobResult, Training, build_job_runner
+from tuner.farm.search_spec import SearchSpec
+from tuner.in_process import Search
+from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
+
+WORKERS = (2, 16, 64)
+WARM = 8  # programs of a search that only loads kernels
+MESSAGE_US = 500.0  # of a call on Ray (docs/scaling.md)
+REAL = (("light:squeezenet", "edge-shared"), ("light:resnet50", "ascend310", "budget.candidates=96"))  # model, machine, settings
+ROUNDS = 3
+
+
+class Node(NamedTuple):
+    """Job or training.  epochs, models: complete epochs, and number of the model, that it depends on."""
+
+    key: Key
+    epochs: int
+    models: int
+    cpu_s: float
+    message_bytes: int
+    result_bytes: int
+    tasks: int
+
+    @property
+    def training(self) -> bool:
+        return self.key[0] == TRAINED
+
+
+@dataclass
+class Trace:
+    """Recorded search.  words: model, machine, programs and settings.  nodes: in the order in which they ran.  driver_s: of all commits.
+
+    shards, behind: see `EpochSchedule`.  begin_s, end_s: before the first job and after the last.
+    cold: workers -> CPU time of jobs on so many job runners, over that on one.
+    """
+
+    words: list[str]
+    nodes: list[Node]
+    shards: int
+    behind: int
+    driver_s: float
+    begin_s: float
+    end_s: float
+    cold: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def driver_us(self) -> float:
+        """Driver's CPU time per job."""
+        return self.driver_s / len(self.nodes) * 1e6
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(vars(self)) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Trace:
+        fields = json.loads(path.read_text())
+        nodes = [Node((epoch, shard), *rest) for (epoch, shard), *rest in fields["nodes"]]
+        return cls(**{**fields, "nodes": nodes, "cold": {int(count): ratio for count, ratio in fields["cold"].items()}})
+
+
+class RecordingJobs(SerialJobs):
+    """Jobs on one or more job runners of this process, and what each costs.  assignment: job -> its job runner; {}: the first one.
+
+    Job runners have copies of the specification, as actors do: caches are by target graph.
+    """
+
+    def __init__(self, spec: SearchSpec, recordings: list[RecordingJobs], runners: int, assignment: Mapping[Key, int]) -> None:
+        recordings.append(self)
+        super().__init__(spec)
+        copies = [pickle.loads(pickle.dumps(spec)) for _ in range(1, runners)]
+        self.workers, self._runners = runners, [self.job_runner, *map(build_job_runner, copies)]
+        self._assignment, self._models, self._started = assignment, [0] * runners, deque[tuple[Key, Job | Training]]()
+        self.nodes, self.driver_s, self.search = list[Node](), 0.0, spec.config.search
+        self.begun_s = self.mark_s = 0.0
+
+    @property
+    def free(self) -> bool:
+        return len(self._started) < self.workers
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        self._started.append((key, job))
+
+    def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
+        begin_s = time.process_time()
+        self.begun_s, self.driver_s = self.begun_s or begin_s, self.driver_s + begin_s - (self.mark_s or begin_s)
+        key, job = self._started.popleft()
+        index = self._assignment.get(key_of(job), 0)
+        update = self._broadcast.update(job, (self._runners[index].known.version, self._models[index]))
+        self._models[index] = job.models or self._models[index]
+        begin_s = time.process_time()
+        result = self._runners[index].work(job, update)
+        cpu_s = time.process_time() - begin_s
+        message_bytes, result_bytes = len(pickle.dumps((job, update.epochs))), len(pickle.dumps(result))
+        tasks = result.batch.opened().measured if isinstance(result, JobResult) else 0
+        self.nodes.append(Node(key_of(job), job.version - BEGAN, job.models, cpu_s, message_bytes, result_bytes, tasks))
+        self.mark_s = time.process_time()
+        return [(key, result)]
+
+
+def words_of(search: Search) -> list[str]:
+    return [str(search.model), str(search.machine), str(search.candidates), *search.settings]
+
+
+def record(search: Search, runners: int, assignment: Mapping[Key, int]) -> Trace:
+    """Trace of a search on one or more job runners.  Trainings whose models no job had are left out: no job waits for them."""
+    recordings, begin_s = list[RecordingJobs](), time.process_time()
+    with mock.patch("tuner.in_process.SerialJobs", partial(RecordingJobs, recordings=recordings, runners=runners, assignment=assignment)):
+        search.run()
+    (jobs,), end_s = recordings, time.process_time()
+    used = max(node.models for node in jobs.nodes if not node.training)
+    nodes = [node for node in jobs.nodes if not node.training or node.key[1] <= used]
+    return Trace(
+        words_of(search), nodes, jobs.search.shards, jobs.search.behind, jobs.driver_s, jobs.begun_s - begin_s, end_s - jobs.mark_s
+    )
+
+
+def trace_search(search: Search, workers: Sequence[int], message_us: float) -> Trace:
+    """Trace of a search, and what its jobs cost on so many workers."""
+    replace(search, candidates=WARM).run()
+    trace = record(search, 1, {})
+    seconds = {node.key: node.cpu_s for node in trace.nodes[:-1]}  # the budget ends within the last one, elsewhere on several workers
+    for count in sorted({*workers} - {1}):
+        farm = record(search, count, replay(trace, count, message_us).assignment)
+        pairs = [(node.cpu_s, seconds[node.key]) for node in farm.nodes if node.key in seconds]
+        trace.cold[count] = sum(cold_s for cold_s, _ in pairs) / sum(warm_s for _, warm_s in pairs)
+    return trace
+
+
+# the graph of decisions
+
+
+def predecessors(nodes: Sequence[Node]) -> dict[Key, list[Key]]:
+    """Nodes that each one waits for; those that these wait for in turn are left out."""
+    epochs: dict[int, list[Key]] = {}
+    for node in nodes:
+        epochs.setdefault(node.key[0], []).append(node.key)
+
+    def before(node: Node) -> list[Key]:
+        training = (TRAINED, node.models)  # a prior was not trained
+        jobs = [key for epoch in range(max(FIRST, node.epochs - 2), node.epochs) for key in epochs.get(epoch, ())]
+        return [*jobs, training] if training in epochs.get(TRAINED, ()) else jobs
+
+    return {node.key: before(node) for node in nodes}
+
+
+def critical_path(seconds: Mapping[Key, float], before: Mapping[Key, Sequence[Key]]) -> list[Key]:
+    """Longest chain of nodes.  seconds: of each node, after all that it waits for.  before: nodes that a node waits for."""
+    end_s: dict[Key | None, float] = {None: 0.0}
+    previous: dict[Key, Key | None] = {}
+    for key, own_s in seconds.items():
+        previous[key] = max(before[key], key=end_s.__getitem__, default=None)
+        end_s[key] = end_s[previous[key]] + own_s
+    path, node = list[Key](), max(seconds, key=end_s.__getitem__, default=None)
+    while node is not None:
+        path.append(node)
+        node = previous[node]
+    return path[::-1]
+
+
+def describe_chain(path: Sequence[Key], seconds: Mapping[Key, float]) -> list[str]:
+    """A line for each part of a chain of nodes: where its time goes."""
+    parts = {"first epoch": [FIRST], "beginning": [BEGINNING], "trainings": [TRAINED]}
+    lines = []
+    for name, epochs in {**parts, "evolving epochs": range(EVOLVING, sys.maxsize)}.items():
+        if keys := [key for key in path if key[0] in epochs]:
+            longest, count = max(keys, key=seconds.__getitem__), len(keys)
+            where = f"training {longest[1]}" if longest[0] == TRAINED else f"job {longest}"
+            many = f" in {count}, the longest {seconds[longest]:.2f} s" if count > 1 else ""
+            lines.append(f"{name}: {sum(map(seconds.__getitem__, keys)):.2f} s{many} in {where}")
+    return lines
+
+
+def replay(trace: Trace, workers: int, message_us: float) -> Played:
+    """Recorded jobs on so many workers in virtual time.
+
+    Jobs beyond the recorded ones, which workers do before the driver knows that the budget is spent, take the usual time.
+    """
+    seconds = {node.key: node.cpu_s for node in trace.nodes}
+    usual_s, factor = median(seconds.values()), max(1.0, trace.cold.get(workers, 1.0))
+    schedule, trainings = EpochSchedule(trace.shards, trace.behind), {node.key: node.epochs for node in trace.nodes if node.training}
+    if any(node.models for node in trace.nodes) and (TRAINED, 1) not in trainings:
+        schedule.begin_trained()
+    jobs, message_s, commit_s = len(trace.nodes) - len(trainings), message_us / 1e6, trace.driver_us / 1e6
+    return play(schedule, jobs, workers, lambda key, _: factor * seconds.get(key, usual_s), trainings.values(), message_s, commit_s)
+
+
+def analyse(trace: Trace, programs: int, workers: Sequence[int], message_us: float) -> dict[str, Any]:
+    """All figures of a trace."""
+    seconds = {node.key: node.cpu_s for node in trace.nodes}
+    work_s, path = sum(seconds.values()), critical_path(seconds, predecessors(trace.nodes))
+    return {
+        "s_inf": {str(programs): work_s / sum(map(seconds.__getitem__, path))},
+        "speedup": {str(programs): {str(count): work_s / replay(trace, count, message_us).commits_s[-1] for count in workers}},
+        "chain": describe_chain(path, seconds),
+        "driver_us": trace.driver_us,
+        "message_us": message_us,
+        "cold": {str(count): ratio for count, ratio in trace.cold.items()},
+        "jobs": len(trace.nodes),
+        "tasks": sum(node.tasks for node in trace.nodes),
+        "work_s": work_s,
+        "begin_s": trace.begin_s,
+        "end_s": trace.end_s,
+        "message_bytes": median(node.message_bytes for node in trace.nodes),
+        "result_bytes": median(node.result_bytes for node in trace.nodes),
+    }
+
+
+def time_commands(settings: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Wall time of whole commands: in one process, and on two actors, in turns.  Medians."""
+
+    def took_s(words: Sequence[str]) -> float:
+        with TemporaryDirectory() as folder:
+            begin_s = time.monotonic()
+            command = [sys.executable, "-m", "tuner", "tune", *words, "--out", f"{folder}/RUN", "--quiet"]
+            if code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+                raise SystemExit(f"{' '.join(command)}: ended with {code}")
+            return time.monotonic() - begin_s
+
+    result = {}
+    for name, machine, *own in REAL:
+        words = [name, "--machine", machine, *(word for text in (*own, *settings) for word in ("--set", text))]
+        took_s([*words, "--backend", "serial", "--candidates", str(WARM)])  # compiles kernels
+        serial, actors = ["--backend", "serial"], ["--backend", "ray", "--workers", "2"]
+        times = [(took_s([*words, *serial]), took_s([*words, *actors])) for _ in range(ROUNDS)]
+        serial_s, actors_s = map(median, zip(*times, strict=True))
+        result[f"{name} on {machine}"] = {"serial_s": serial_s, "actors_s": actors_s, "ratio": serial_s / actors_s}
+    return result
+
+
+def report(result: dict[str, Any], programs: str) -> None:
+    """Tables of the figures."""
+    rows = [[f"{count} workers", f"{x:.2f}", f"{result['cold'].get(count, 1):.3f}"] for count, x in result["speedup"][programs].items()]
+    rows.append(["any number", f"{result['s_inf'][programs]:.2f}", "1"])
+    print_table([f"<{programs} programs", "speed-up", "CPU time of a job"], rows)
+    print("\nthe chain of jobs that bounds it:", *result["chain"], sep="\n  ")
+    print()
+    names = {
+        "jobs": "jobs and trainings",
+        "tasks": "tasks measured by them",
+        "work_s": "CPU time of them, s",
+        "begin_s": "before the first one, s",
+        "end_s": "after the last one, s",
+        "driver_us": "driver per job, us",
+        "message_us": "driver per message and answer, us",
+        "message_bytes": "message to a job, bytes",
+        "result_bytes": "result of a job, bytes",
+    }
+    print_table(["<figure", "measured"], [[name, f"{result[key]:,.{2 * key.endswith('_s')}f}"] for key, name in names.items()])
+    if "real" in result:
+        print()
+        rows = [[name, *(f"{row[key]:.2f}" for key in ("serial_s", "actors_s", "ratio"))] for name, row in result["real"].items()]
+        print_table(["<whole command", "one process, s", "two actors, s", "ratio"], rows)
+
+
+def main(
+    model: Annotated[str, typer.Argument(help="light:NAME, made:NAME or a file.")] = "light:squeezenet",
+    machine: Annotated[str, typer.Option(help="Machine that is tuned for.")] = "edge",
+    programs: Annotated[int, typer.Option(min=1, help="Budget: measured programs.")] = 384,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="a.b=c, as of `tilefarm tune`.")] = None,
+    workers: Annotated[list[int] | None, typer.Option(min=1, help=f"Numbers of workers [default: {WORKERS}].")] = None,
+    message_us: Annotated[float, typer.Option(min=0, help="Driver's time for a message and its answer.")] = MESSAGE_US,
+    trace: Annotated[Path | None, typer.Option(help="JSON of the recorded search; read where it exists.")] = None,
+    real: Annotated[bool, typer.Option("--real", help="Also time whole commands in one process and on two actors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """How a search grows with workers: speed-ups, their limit, and what bounds it."""
+    overrides, counts = tuple(settings or ()), workers or WORKERS
+    search = Search(model, machine, overrides, candidates=programs)
+    if trace is None or not trace.is_file():
+        recorded = trace_search(search, counts, message_us)
+        if trace is not None:
+            recorded.save(trace)
+    else:
+        recorded = Trace.load(trace)
+        if recorded.words != words_of(search) or {*counts} - {*recorded.cold, 1}:
+            raise SystemExit(f"{trace}: of {' '.join(recorded.words)}, with {sorted(recorded.cold)} workers; give another --trace")
+    result = analyse(recorded, programs, counts, message_us)
+    if real:
+        result["real"] = time_commands(overrides)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        report(result, str(programs))
+
+
+if __name__ == "__main__":
+    typer.run(main)
