@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
-    quick(model, out, 4, *FEW)
+    quick(model, out, 12, *FEW)
     return out
 
 
@@ -36,9 +36,9 @@ def differing_parts(one: Path, other: Path) -> set[str]:
 
 
 def test_digests_are_of_the_search(model: Path, run: Path, tmp_path: Path) -> None:
-    quick(model, tmp_path / "again", 4, *FEW)
+    quick(model, tmp_path / "again", 12, *FEW)
     assert differing_parts(tmp_path / "again", run) == set()
-    quick(model, tmp_path / "other", 4, *FEW, seed=1)
+    quick(model, tmp_path / "other", 12, *FEW, seed=1)
     assert differing_parts(tmp_path / "other", run) >= {"log", "tasks", "checkpoint", "summary"}
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from compiler.ops.lower_graph import make_unit
-from scripts import study_bound
 from scripts.study_bound import Tried, drawn, genes, machine_of, neighbours, rows_of, show
 from simulator.npu.parts import DataType
 from tests.scripts.test_studies import LEVELS, study
@@ -23,9 +22,8 @@ def test_champions_are_above_the_bound(tmp_path: Path) -> None:
     assert f"Champion over bound: {rows[0]['over_bound']:.3f} at none" in said
 
 
-def test_a_small_graph_is_near_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_graph_is_near_its_bound() -> None:
     """The third one, of a single product."""
-    monkeypatch.setattr(study_bound, "AHEAD", (0,))
     rows = rows_of(2)
     assert drawn(2)[1] == rows[0]["what"] == "64x56x56 1x1/1->512"
     assert all(1 <= row["over_bound"] < 1.03 for row in rows)

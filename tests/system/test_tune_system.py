@@ -17,8 +17,8 @@ from tuner.cli import main
 
 BUDGET = [
     word
-    for text in ("segments.candidates=12", "segments.measured=6", "search.generation=2", "use.packaged_model=false", "model.min_rows=100",
-                 "model.rounds=50", "farm.checkpoint_every_s=0.5")
+    for text in ("segments.candidates=48", "segments.measured=24", "search.lag=4", "search.generation=2", "use.packaged_model=false",
+                 "model.min_rows=100", "model.rounds=50", "farm.checkpoint_every_s=0.5")
     for word in ("--set", text)
 ]  # fmt: skip
 

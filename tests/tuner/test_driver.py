@@ -413,8 +413,8 @@ def test_a_folder_with_another_run_is_refused(model: Path, tmp_path: Path) -> No
         quick(model, run, 2)
     with pytest.raises(BadInputError, match="seed 0, not 1"):
         quick(model, run, 2, seed=1, resume=True)
-    with pytest.raises(BadInputError, match=naming("search.proposed", "not 0.5", "model.rounds 20", "not 21")):
-        quick(model, run, 2, "search.proposed=0.5", "model.rounds=21", "farm.wait_s=1", resume=True)
+    with pytest.raises(BadInputError, match=naming("search.proposed", "not 0.25", "model.rounds 20", "not 21")):
+        quick(model, run, 2, "search.proposed=0.25", "model.rounds=21", "farm.wait_s=1", resume=True)
     with pytest.raises(BadInputError, match="another dtype than float32"):
         quick(model, run, 2, resume=True, dtype="float32")
     with pytest.raises(BadInputError, match="tag '', not 'a=b'"):

@@ -114,16 +114,16 @@ class SearchContext:
 
     # proposing
 
-    def propose(self, genome: Genome, proposal: Proposal) -> None:
-        """Note the proposal of a program and its segments, unless an earlier one of this job exists."""
-        self._proposals.setdefault(genome, proposal)
-        for gene in genome:
-            self._proposals.setdefault(gene, proposal)
+    def propose(self, of: Gene | Genome, proposal: Proposal) -> None:
+        """Note the proposal of a segment, or of a program and its segments, unless an earlier one of this job exists."""
+        parts: tuple[Gene | Genome, ...] = (of,) if isinstance(of, Gene) else (of, *of)
+        for part in parts:
+            self._proposals.setdefault(part, proposal)
 
     def proposal(self, of: Gene | Genome) -> Proposal:
         return self._proposals.get(of, self.proposer)
 
-    def _inherit(self, old: Gene | Genome, new: Genome) -> None:
+    def _inherit(self, old: Gene | Genome, new: Gene | Genome) -> None:
         """Give `new` the proposal of `old`."""
         if (proposal := self._proposals.get(old)) is not None:
             self.propose(new, proposal)
@@ -138,7 +138,7 @@ class SearchContext:
             cores = self.target_graph.machine.cores
             allowed = [gene if len(gene.cores) in widths else everywhere(self.target_graph, gene, cores) for gene in allowed]
         for gene, changed in zip(genes, allowed, strict=True):
-            self._inherit(gene, (changed,))
+            self._inherit(gene, changed)
         return unmeasured_genes(self.table, allowed)
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:

@@ -98,7 +98,7 @@ def _measure_best(
     genes: from `propose`.  width: see `expected_savings`.
     """
     for gene, by in genes.items():
-        context.propose((gene,), Proposal(by))
+        context.propose(gene, Proposal(by))
     pool = context.wanted([*genes])
     raws = yield from context.features(pool)
     fresh = _with_new_features(context, pool, raws)
