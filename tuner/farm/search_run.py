@@ -156,10 +156,7 @@ class SearchRun:
             if prior is not None:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
-            self._begin(
-                open_warm_start(paths, said, self.spec.target_graph, self.levels, self.spec.origin.runner),
-                start(),
-            )
+            self._begin(open_warm_start(paths, said, self.spec.target_graph, self.levels, self.spec.origin.runner), start())
             return
         state, findings = checkpoint
         self._began, self._unsaved = int(state["began"]), []

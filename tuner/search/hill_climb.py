@@ -13,8 +13,8 @@ import numpy as np
 
 from compiler.cost.features import expected_cycles
 from compiler.space.gene import Genome
-from compiler.space.mutators import crossover, random_genome
-from tuner.measure.request import RANDOM, Proposal
+from compiler.space.mutators import crossover
+from tuner.measure.request import Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
 from tuner.search.placement import runs_in_sequence
@@ -31,15 +31,9 @@ _NEAR = 1.03  # largest ratio of estimated cycles of new segments to replaced on
 
 
 def grow_children(context: SearchContext, count: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
-    """Grow at most `count` new programs, not in `taken`; random programs if there is none to change."""
-    rules, grown = context.rules, list[Genome]()
-    if not context.known.population.members:
-        levels = [] if taken else [rules.order[number % len(rules.order)] for number in range(count)]
-        drawn = [context.permitted(random_genome(context.target_graph, context.rng), level) for level in levels]
-        for genome in drawn:
-            context.propose(genome, RANDOM)
-        return drawn
-    for number in range(count if context.config.search.changes else 0):
+    """Grow at most `count` new programs, not in `taken`; none if no program was measured."""
+    grown = list[Genome]()
+    for number in range(count if context.config.search.changes and context.known.population.members else 0):
         level = _level(context, context.number * count + number)
         child = yield from _grow_child(context, level, {*taken, *grown})
         if child is not None:

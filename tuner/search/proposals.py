@@ -83,7 +83,6 @@ def _by_table(context: SearchContext) -> Iterator[tuple[Genome | None, Proposal]
         if (index + context.turn) % context.share.count == context.share.index:
             segmentation = context.table.segmentation(level, price * border[level], width=width[level])
             yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH
-    for _ in range(2):
-        for level in rules.order:
-            segmentation = context.table.segmentation(level, border[level], 0.02, context.rng, width=width[level])
-            yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH
+    for level in rules.order * 2:
+        segmentation = context.table.segmentation(level, border[level], 0.02, context.rng, width=width[level])
+        yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH

@@ -37,35 +37,19 @@ def explore_segments(context: SearchContext) -> Asking[None]:
     if not bests:
         return
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
+
+    def draw(near: Iterable[tuple[int, Genome]], count: int, rng: np.random.Generator, width: int | None) -> dict[Gene, str]:
+        """Draw new genes near pairs of level and genome."""
+        levels, genomes = zip(*near, strict=True)
+        return propose_segments(
+            rules.target_graph, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels)
+        )
+
     wide = rules.target_graph.machine.cores if several else None
-    pool = propose_segments(
-        rules.target_graph,
-        context.table,
-        [*bests.values()],
-        counts[0],
-        context.rng,
-        moves,
-        segments,
-        wide,
-        context.share,
-        _fits(context, bests),
-    )
-    yield from _measure_best(context, context.rng, pool, bests, counts[1], wide)
+    yield from _measure_best(context, context.rng, draw(bests.items(), counts[0], context.rng, wide), bests, counts[1], wide)
     if context.placer is None:
         for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.target_graph.machine.cores}:
-            pool = propose_segments(
-                rules.target_graph,
-                context.table,
-                [*bests.values()],
-                counts[0],
-                context.rng,
-                moves,
-                segments,
-                width,
-                context.share,
-                _fits(context, bests),
-            )
-            yield from _measure_best(context, context.rng, pool, bests, counts[1], width)
+            yield from _measure_best(context, context.rng, draw(bests.items(), counts[0], context.rng, width), bests, counts[1], width)
         return
     # separate random numbers: the choices for all cores equal those of a search without placement
     rng = context.generator(1)
@@ -76,11 +60,7 @@ def explore_segments(context: SearchContext) -> Asking[None]:
         near = [(level, segmentation[0]) for level, segmentation in (*segmentations, *narrow) if segmentation is not None]
         if not near:  # no level grants the gene's cores
             continue
-        levels, genomes = zip(*near, strict=True)
-        pool = propose_segments(
-            rules.target_graph, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels)
-        )
-        yield from _measure_best(context, rng, pool, bests, many, width)
+        yield from _measure_best(context, rng, draw(near, count, rng, width), bests, many, width)
 
 
 def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:

@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
-
-import numpy as np
 
 from compiler.space.gene import Gene, Genome
 from tuner.cost_model.interface import Predictor
@@ -27,8 +25,6 @@ from tuner.search.knowledge import Knowledge
 from tuner.search.proposals import propose_programs
 from tuner.search.segment_proposals import explore_segments
 from tuner.search.strategy import StrategyContext
-
-ESTIMATE_ERROR = 0.02  # for programs with all segments in sequence
 
 
 class Segmentation:
@@ -99,20 +95,4 @@ def _evolve(context: SearchContext) -> Asking[None]:
     yield from context.measure_segments(context.wanted([gene for genome in grown for gene in genome]))
     programs = yield from context.repaired([*wanted, *grown])
     fitting = [genome for genome in programs if genome is not None and not context.known.measured(genome)]
-    if context.placer is not None and not context.wide:
-        fitting = select_hopeful(context, fitting, {genome for genome in programs[: len(wanted)] if genome is not None})
     yield from context.measure_programs(list(dict.fromkeys(fitting)))
-
-
-def select_hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
-    """Wanted genomes, and other genomes that are expected to be as fast at some level.
-
-    With placement, proposals gain so much in the first epochs that changes of older programs would only use up measurements of later,
-    better informed epochs.
-    """
-    first = [genome in wanted for genome in genomes]
-    if not any(first):
-        return genomes
-    expected = np.stack(context.expected(genomes))
-    promising = (expected <= (1 + ESTIMATE_ERROR) * expected[first].min(0)).any(1)
-    return [genome for genome, keep in zip(genomes, promising | first, strict=True) if keep]

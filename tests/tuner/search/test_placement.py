@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -27,10 +25,8 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.search.annealer import Annealer
 from tuner.search.ask_tell import run_to_end
-from tuner.search.context import SearchContext
 from tuner.search.explore import first_genes, propose_segments
 from tuner.search.placement import Placer, cut_of, runs_in_sequence
-from tuner.search.segmentation import select_hopeful
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "severe")
@@ -258,17 +254,6 @@ def test_segments_are_proposed_for_so_many_cores(width: int) -> None:
     assert {gene.cores for gene in genes} == {tuple(range(width))}
     assert all(decode(u, gene) is not None for gene in genes), "they fit, in more blocks where it takes more"
     assert not any(table.known(gene) for gene in genes)
-
-
-def test_what_is_hopeful_is_so_at_some_level() -> None:
-    _, table = measured()
-    segmentation = table.segmentation(0)
-    assert segmentation is not None
-    a, b, c, d = (tuple(gene._replace(prefetch=n) for gene in segmentation[0]) for n in (1, 2, 3, 4))
-    cycles = {a: (100, 200), b: (110, 190), c: (105, 193), d: (103, 195)}
-    context = cast(SearchContext, SimpleNamespace(expected=lambda genomes: [np.array(cycles[genome]) for genome in genomes]))
-    assert select_hopeful(context, [a, b, c, d], {a, b}) == [a, b, c]
-    assert select_hopeful(context, [c, d], {a, b}) == [c, d], "nothing to compare with"
 
 
 def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
