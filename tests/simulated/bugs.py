@@ -31,7 +31,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         Edit("tuner.runs.folder:RunFolder.__init__", "path.parent.fsync()", "pass"),
         Edit("tuner.runs.folder:_ensure_folder", "folder.parent.fsync()", "pass"),
     ),
-    "mirror-of-a-folder-taken-away": (Edit("tuner.runs.mirror:Mirror._adopt", "(0, *here)", "here"),),
+    "mirror-of-a-folder-taken-away": (Edit("tuner.runs.mirror:Mirror._adopt", "(0, *numbers)", "numbers"),),
     "acknowledged-before-rename": (
         Edit(
             "tuner.log.dataset:DatasetWriter.publish_table",
@@ -45,7 +45,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "checkpoint-ahead-of-log": (Edit(_SAVE, "self.log.flush()", "pass"),),
     "findings-not-cut": (Edit(_SAVE, "put([data], self._size)", "put([data], len(findings_file.read_bytes()) if self._size else 0)"),),
-    "checkpoint-in-place": (Edit(_SAVE, "write_whole(self.folder / FILE, ", "(self.folder / FILE).put("),),
+    "checkpoint-in-place": (Edit(_SAVE, "write_atomically(self.folder / FILE, ", "(self.folder / FILE).put("),),
     "logged-twice-after-resume": (
         Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]", "new = kept"),
     ),
