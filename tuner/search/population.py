@@ -14,7 +14,7 @@ from compiler.space.gene import Genome
 from compiler.target.target_graph import TargetGraph
 from tuner.measure.grants import NEVER
 
-SIZE, ELITES = 32, 4  # members; of every level the fastest that always stay
+MEMBERS, ELITES = 32, 4  # members; of every level the fastest that always stay
 _FASTER = 1e-4  # least gain that counts, as a share of the cycles
 
 
@@ -55,7 +55,7 @@ class Population:
         for level in range(cycles.shape[1]):
             ranks[order[:, level], level] = np.arange(len(everyone))
         keep = dict.fromkeys(order[:ELITES].ravel().tolist()) | dict.fromkeys(np.argsort(ranks.sum(1), kind="stable").tolist())
-        members = tuple(everyone[index] for index in [*keep][:SIZE])
+        members = tuple(everyone[index] for index in [*keep][:MEMBERS])
         if not self.members:
             return Population(members, (0,) * cycles.shape[1])
         idle = (

@@ -30,7 +30,7 @@ from tuner.config import load_config
 from tuner.measure.grants import NEVER
 from tuner.search.champions import Champions, individual_json, parse_genome, parse_individual
 from tuner.search.explore import first_genes, propose_segments, unmeasured_genes
-from tuner.search.population import ELITES, SIZE, Individual, Population
+from tuner.search.population import ELITES, MEMBERS, Individual, Population
 from tuner.search.sharding import Shard
 from tuner.search.table import SegmentTable
 
@@ -332,7 +332,7 @@ def test_a_population_keeps_the_best_of_every_level(seed: int, count: int) -> No
     kept = [m.task for m in population.members]
     shuffled = Population().admit([everyone[int(place)] for place in rng.permutation(count)])
     assert kept == [m.task for m in shuffled.members], "the order of arrival does not matter"
-    assert len(kept) == len(set(kept)) == min(count, SIZE)
+    assert len(kept) == len(set(kept)) == min(count, MEMBERS)
     for level in range(3):
         best = sorted(everyone, key=lambda m: (m.cycles[level], m.task))[:ELITES]
         assert {m.task for m in best} <= set(kept)
