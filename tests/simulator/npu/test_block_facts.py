@@ -34,6 +34,7 @@ OTHERS = {
     ("compiler/target/weights.py", "_BIAS"): "of float16's exponents",
     ("compiler/target/weights.py", "_round"): "bits of float16",
     ("tuner/search/bootstrap.py", "_ROUNDS"): "rounds of a search",
+    ("tuner/search/population.py", "MEMBERS"): "programs",
     ("tuner/farm/store_client.py", "Scopes.__init__"): "hex digits",
     ("tuner/farm/store_client.py", "StoreClient._put"): "a part of what waits",
     ("tuner/measure/store_lookup.py", "Memo.find"): "hex digits",
