@@ -24,8 +24,8 @@ from tuner.cli.group import PathUse, path_uses
 
 # text that is no path; a store, a mirror and a study's storage are written and read by whoever shares them
 NO_PATHS = {
-    "address", "dtype", "fail_if_slower", "level", "level_weights", "mirror", "name", "overrides", "resource", "runner", "shape", "storage", "workers",
-    "store", "strategy", "tag", "target", "url", "dump",
+    "address", "dtype", "fail_if_slower", "level", "level_weights", "mirror", "name", "overrides", "resource", "runner", "shape", "storage",
+    "store", "strategy", "tag", "target", "url", "dump", "workers",
 }  # fmt: skip
 NAMED_OUTPUTS = {"out", "bundle", "dump_to"}
 
