@@ -46,10 +46,10 @@ MACHINES = "edge-shared,ascend310-l2"
 PARTS = ("log", "tasks", "checkpoint", "models", "plans", "file", "summary")
 VOLATILE = {"worker", "wall_s", "time"}
 RESULTS = ("run", "levels", "candidates", "tasks", "failures", "instructions", "variants", "cost_model")
-SETTINGS = (  # a model is trained twice, and every result is followed by a checkpoint
+SETTINGS = (  # a model is trained, and every result is followed by a checkpoint
     *("use.packaged_model=false", "model.min_rows=60", "model.growth=0.5", "model.rounds=20"),
-    *("segments.candidates=24", "segments.measured=8", "search.changes=8", "search.lag=4", "search.generation=4"),
-    "farm.checkpoint_every_s=0.001",
+    *("segments.candidates=48", "segments.measured=16", "search.changes=8", "search.lag=4", "search.generation=4"),
+    *("search.proposed=0.5", "farm.checkpoint_every_s=0.001"),
 )
 
 

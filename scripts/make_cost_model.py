@@ -31,7 +31,10 @@ from simulator.npu.machine_file import load_machine, preset_names
 from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compress_model
 
 ROOT = Path(__file__).resolve().parents[1]
-FEW = ("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.lag=0", "search.generation=2")
+FEW = (  # 24 segments for each job of two programs
+    *("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.lag=0", "search.generation=2"),
+    "search.proposed=0.5",
+)
 
 
 class Item(NamedTuple):

@@ -77,8 +77,9 @@ class Rerun:
     @property
     def an_epoch(self) -> int:
         """Approximate readings of a later epoch."""
-        config = self.config
-        return (config.search.shards * (config.segments.measured + config.search.generation)) * len(self.levels) * repeats_of(config)
+        search, measured = self.config.search, self.config.segments.measured
+        tasks = search.shards * (round(search.proposed * measured) + search.generation)
+        return tasks * len(self.levels) * repeats_of(self.config)
 
     def request(self, out: Path, measurements: int, seed: int, **more: Any) -> TuneRequest:
         source = self.saved.source

@@ -6,7 +6,8 @@ same findings have equal knowledge.  Findings of a job in progress, for it alone
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -40,7 +41,7 @@ class Knowledge:
         """Remove everything."""
         self.table = SegmentTable(self.structures, self.levels, self.groups)
         self.border = np.zeros(self.levels)
-        self.programs: dict[int, NDArray[np.int64] | None] = {}  # name -> cycles; None: does not fit
+        self.programs: MutableMapping[int, NDArray[np.int64] | None] = {}  # name -> cycles; None: does not fit
         self.population = Population()
         self.proposed: dict[Genome, str] = {}
         self.version = 0
@@ -98,7 +99,7 @@ class Knowledge:
     def aside(self) -> Iterator[None]:
         """Remove at the end everything that is learned inside."""
         border, programs, population = self.border, self.programs, self.population
-        self.programs = dict(programs)
+        self.programs = ChainMap({}, programs)  # not a copy: a search has thousands of programs, and as many jobs
         try:
             with self.table.aside():
                 yield
