@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from simulator.npu.errors import BadInputError, TilefarmError
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Crash, Process, SimulationError
-from tests.simulated.scenarios import KEY, VOLATILE, Computed, Rows, keys, plain_table
+from tests.simulated.scenarios import KEY, TASK_KEY, VOLATILE, Computed, Rows, keys, plain_table
 from tests.simulated.session import MIRROR, OUT, STORE, Disks, Ended
 from tuner.log import dataset, part
 from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, read_dataset
@@ -248,7 +248,7 @@ def _some_of(found: Dataset, computed: Computed, every: Rows, parts: Parts) -> i
     log = found.name == "log"
     for each in found.parts:
         if parts.right.get(id(each)) is None:
-            rows, columns = plain_table(each.table, (*VOLATILE, "seq") if log else VOLATILE), KEY if log else KEY[:1]
+            rows, columns = plain_table(each.table, (*VOLATILE, "seq") if log else VOLATILE), KEY if log else TASK_KEY
             places = [every.places.get(key, -1) for key in keys(rows, columns)]
             if -1 in places:
                 raise SimulationError(f"{found.name}: a row of {each.mark.file} is of no job")

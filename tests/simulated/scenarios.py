@@ -116,11 +116,12 @@ SCENARIOS = (
 
 
 KEY = ("task", "island", "generation", "level")
+TASK_KEY = ("task", "parents")  # jobs that do not know of one another may propose the same program
 
 
 @dataclass(frozen=True)
 class Rows:
-    """log, tasks: without what may differ, and without numbers.  places: of the rows of the log, by `KEY`, and of tasks by their names."""
+    """log, tasks: without what may differ, and without numbers.  places: of the rows of the log, by `KEY`, and of tasks by `TASK_KEY`."""
 
     log: pa.Table
     tasks: pa.Table
@@ -136,7 +137,7 @@ class Rows:
         rows = plain_table(RunLog._numbered(writer, chosen), (*VOLATILE, "seq"))  # type: ignore[arg-type]
         tasks = plain_table(_described(chosen, task_schema(FEATURE_SETS)))
         places = {key: at for at, key in enumerate(keys(rows, KEY))}
-        return Rows(rows, tasks, places | {key: at for at, key in enumerate(keys(tasks, KEY[:1]))})
+        return Rows(rows, tasks, places | {key: at for at, key in enumerate(keys(tasks, TASK_KEY))})
 
 
 def keys(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
