@@ -23,14 +23,14 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NamedTuple
-from unittest import mock
+from typing import Annotated, Any, NamedTuple, Self
 
 import typer
 
-from scripts.virtual_search import TRAINED, Played, key_of, play
+from scripts.virtual_search import TRAINED, Played, VirtualActors, key_of, play
 from tuner.cli.text import print_table
 from tuner.cost_model.model_file import TrainingOutcome
+from tuner.farm.actor_pool import ActorPool
 from tuner.farm.coordinator import Key, SerialJobs
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
 from tuner.farm.jobs import Job, JobResult, Training, build_job_runner
@@ -39,6 +39,7 @@ from tuner.in_process import Search
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 
 WORKERS = (2, 16, 64)
+OUTSTANDING = (64, 1000)  # workers of the driver whose time for a task is measured; it deals as many jobs as the lag permits
 WARM = 8  # programs of a search that only loads kernels
 MESSAGE_US = 500.0  # of a call on Ray (docs/scaling.md)
 REAL = (("light:squeezenet", "edge-shared"), ("light:resnet50", "ascend310", "budget.candidates=96"))  # model, machine, settings
@@ -66,7 +67,8 @@ class Trace:
     """Recorded search.  words: model, machine, programs and settings.  nodes: in the order in which they ran.  driver_s: of all commits.
 
     shards, behind: see `EpochSchedule`.  begin_s, end_s: before the first job and after the last.
-    cold: workers -> CPU time of jobs on so many job runners, over that on one.
+    cold: workers -> CPU time of jobs on so many job runners, over that on one.  champions: cycles of every level's best program.
+    differing: numbers of job runners with other champions.  driver_us: workers -> CPU time of the driver for a task.
     """
 
     words: list[str]
@@ -76,11 +78,14 @@ class Trace:
     driver_s: float
     begin_s: float
     end_s: float
+    champions: dict[str, int] = field(default_factory=dict)
     cold: dict[int, float] = field(default_factory=dict)
+    differing: list[int] = field(default_factory=list)
+    driver_us: dict[int, float] = field(default_factory=dict)
 
     @property
-    def driver_us(self) -> float:
-        """Driver's CPU time per job."""
+    def commit_us(self) -> float:
+        """Driver's CPU time per job, on one worker."""
         return self.driver_s / len(self.nodes) * 1e6
 
     def save(self, path: Path) -> None:
@@ -90,11 +95,14 @@ class Trace:
     def load(cls, path: Path) -> Trace:
         fields = json.loads(path.read_text())
         nodes = [Node((epoch, shard), *rest) for (epoch, shard), *rest in fields["nodes"]]
-        return cls(**{**fields, "nodes": nodes, "cold": {int(count): ratio for count, ratio in fields["cold"].items()}})
+        numbered = {name: {int(count): value for count, value in fields[name].items()} for name in ("cold", "driver_us")}
+        return cls(**{**fields, "nodes": nodes, **numbered})
 
 
 class RecordingJobs(SerialJobs):
     """Jobs on one or more job runners of this process, and what each costs.  assignment: job -> its job runner; {}: the first one.
+
+    results: job -> its packed result.
 
     Job runners have copies of the specification, as actors do: caches are by target graph.
     """
@@ -105,7 +113,7 @@ class RecordingJobs(SerialJobs):
         copies = [pickle.loads(pickle.dumps(spec)) for _ in range(1, runners)]
         self.workers, self._runners = runners, [self.job_runner, *map(build_job_runner, copies)]
         self._assignment, self._models, self._started = assignment, [0] * runners, deque[tuple[Key, Job | Training]]()
-        self.nodes, self.driver_s, self.search = list[Node](), 0.0, spec.config.search
+        self.nodes, self.results, self.driver_s, self.search = list[Node](), dict[Key, bytes](), 0.0, spec.config.search
         self.begun_s = self.mark_s = 0.0
 
     @property
@@ -125,40 +133,78 @@ class RecordingJobs(SerialJobs):
         begin_s = time.process_time()
         result = self._runners[index].work(job, update)
         cpu_s = time.process_time() - begin_s
-        message_bytes, result_bytes = len(pickle.dumps((job, update.epochs))), len(pickle.dumps(result))
+        packed = self.results[key_of(job)] = pickle.dumps(result)
+        message_bytes, result_bytes = len(pickle.dumps((job, update.epochs))), len(packed)
         tasks = result.batch.opened().measured if isinstance(result, JobResult) else 0
         self.nodes.append(Node(key_of(job), job.version - BEGAN, job.models, cpu_s, message_bytes, result_bytes, tasks))
         self.mark_s = time.process_time()
         return [(key, result)]
 
 
+class PlayedJobs(ActorPool):
+    """Jobs on virtual actors that have their results.  begin_s: gets the CPU time at which the first job starts."""
+
+    def __init__(self, actors: VirtualActors, begin_s: list[float]) -> None:
+        super().__init__(actors, actors, lambda _: None, None)
+        self._begin_s = begin_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        if not self._begin_s:
+            self._begin_s.append(time.process_time())
+        super().start(key, job)
+
+
 def words_of(search: Search) -> list[str]:
     return [str(search.model), str(search.machine), str(search.candidates), *search.settings]
 
 
-def record(search: Search, runners: int, assignment: Mapping[Key, int]) -> Trace:
-    """Trace of a search on one or more job runners.  Trainings whose models no job had are left out: no job waits for them."""
+def record(search: Search, runners: int, assignment: Mapping[Key, int]) -> tuple[Trace, dict[Key, bytes]]:
+    """Trace of a search on one or more job runners, and the packed results of its jobs.
+
+    Trainings whose models no job had are left out of the trace: no job waits for them.
+    """
     recordings, begin_s = list[RecordingJobs](), time.process_time()
-    with mock.patch("tuner.in_process.SerialJobs", partial(RecordingJobs, recordings=recordings, runners=runners, assignment=assignment)):
-        search.run()
+    jobs_of = partial(RecordingJobs, recordings=recordings, runners=runners, assignment=assignment)
+    cycles = replace(search, jobs=jobs_of).run().cycles
     (jobs,), end_s = recordings, time.process_time()
     used = max(node.models for node in jobs.nodes if not node.training)
     nodes = [node for node in jobs.nodes if not node.training or node.key[1] <= used]
-    return Trace(
-        words_of(search), nodes, jobs.search.shards, jobs.search.behind, jobs.driver_s, jobs.begun_s - begin_s, end_s - jobs.mark_s
-    )
+    begin_s, end_s = jobs.begun_s - begin_s, end_s - jobs.mark_s
+    return Trace(words_of(search), nodes, jobs.search.shards, jobs.search.behind, jobs.driver_s, begin_s, end_s, cycles), jobs.results
 
 
 def trace_search(search: Search, workers: Sequence[int], message_us: float) -> Trace:
     """Trace of a search, and what its jobs cost on so many workers."""
     replace(search, candidates=WARM).run()
-    trace = record(search, 1, {})
+    trace, results = record(search, 1, {})
     seconds = {node.key: node.cpu_s for node in trace.nodes[:-1]}  # the budget ends within the last one, elsewhere on several workers
     for count in sorted({*workers} - {1}):
-        farm = record(search, count, replay(trace, count, message_us).assignment)
+        farm, _ = record(search, count, replay(trace, count, message_us).assignment)
         pairs = [(node.cpu_s, seconds[node.key]) for node in farm.nodes if node.key in seconds]
         trace.cold[count] = sum(cold_s for cold_s, _ in pairs) / sum(warm_s for _, warm_s in pairs)
+        if farm.champions != trace.champions:
+            trace.differing.append(count)
+    tasks = sum(node.tasks for node in trace.nodes)
+    for count in OUTSTANDING:
+        trace.driver_us[count] = (time_driver(search, trace, results, count) * 1e6 + message_us * len(trace.nodes)) / tasks
     return trace
+
+
+def time_driver(search: Search, trace: Trace, results: Mapping[Key, bytes], workers: int) -> float:
+    """CPU time of the driver, s, from the first job on: schedule, supervision, commits, log and checkpoints, with recorded results."""
+    seconds, begin_s = {node.key: node.cpu_s for node in trace.nodes}, list[float]()
+
+    def jobs_of(spec: SearchSpec) -> PlayedJobs:
+        del spec
+        return PlayedJobs(VirtualActors(workers, lambda key, _: seconds.get(key, 0.0), 0.0, results), begin_s)
+
+    replace(search, jobs=jobs_of).run()
+    return time.process_time() - begin_s[0]
 
 
 # the graph of decisions
@@ -215,7 +261,7 @@ def replay(trace: Trace, workers: int, message_us: float) -> Played:
     schedule, trainings = EpochSchedule(trace.shards, trace.behind), {node.key: node.epochs for node in trace.nodes if node.training}
     if any(node.models for node in trace.nodes) and (TRAINED, 1) not in trainings:
         schedule.begin_trained()
-    jobs, message_s, commit_s = len(trace.nodes) - len(trainings), message_us / 1e6, trace.driver_us / 1e6
+    jobs, message_s, commit_s = len(trace.nodes) - len(trainings), message_us / 1e6, trace.commit_us / 1e6
     return play(schedule, jobs, workers, lambda key, _: factor * seconds.get(key, usual_s), trainings.values(), message_s, commit_s)
 
 
@@ -227,7 +273,9 @@ def analyse(trace: Trace, programs: int, workers: Sequence[int], message_us: flo
         "s_inf": {str(programs): work_s / sum(map(seconds.__getitem__, path))},
         "speedup": {str(programs): {str(count): work_s / replay(trace, count, message_us).commits_s[-1] for count in workers}},
         "chain": describe_chain(path, seconds),
-        "driver_us": trace.driver_us,
+        "same_champions": not trace.differing,
+        "driver_us": {str(count): cost_us for count, cost_us in trace.driver_us.items()},
+        "commit_us": trace.commit_us,
         "message_us": message_us,
         "cold": {str(count): ratio for count, ratio in trace.cold.items()},
         "jobs": len(trace.nodes),
@@ -275,12 +323,15 @@ def report(result: dict[str, Any], programs: str) -> None:
         "work_s": "CPU time of them, s",
         "begin_s": "before the first one, s",
         "end_s": "after the last one, s",
-        "driver_us": "driver per job, us",
+        "commit_us": "driver per job on one worker, us",
         "message_us": "driver per message and answer, us",
         "message_bytes": "message to a job, bytes",
         "result_bytes": "result of a job, bytes",
     }
     print_table(["<figure", "measured"], [[name, f"{result[key]:,.{2 * key.endswith('_s')}f}"] for key, name in names.items()])
+    print()
+    print_table(["<outstanding jobs of", "driver per task, us"], [[f"{n} workers", f"{us:,.0f}"] for n, us in result["driver_us"].items()])
+    print(f"champions with other numbers of workers: {'the same' if result['same_champions'] else 'others'}")
     if "real" in result:
         print()
         rows = [[name, *(f"{row[key]:.2f}" for key in ("serial_s", "actors_s", "ratio"))] for name, row in result["real"].items()]

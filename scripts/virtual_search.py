@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import pickle
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from tuner.cost_model.model_file import TrainedModel, TrainingOutcome
@@ -30,16 +31,24 @@ def key_of(job: Job | Training) -> Key:
     return (TRAINED, job.number) if isinstance(job, Training) else (job.epoch, job.shard)
 
 
+def empty_result(job: Job | Training) -> JobResult | TrainingOutcome:
+    if isinstance(job, Training):
+        return TrainingOutcome(cast(TrainedModel, None), "new", {}, ())
+    return JobResult(Batch(b"", b"", b"", 0), True, 0, 0.0)
+
+
 class VirtualActors:
     """`Actors` and `Clock` in virtual time.  seconds: of a job on an actor.  message_s: of the driver, for a message and its answer.
 
-    assignment: job -> its actor.
+    results: packed results of jobs; others are empty.  assignment: job -> its actor.
     """
 
-    def __init__(self, count_: int, seconds: Callable[[Key, Actor], float], message_s: float) -> None:
+    def __init__(
+        self, count_: int, seconds: Callable[[Key, Actor], float], message_s: float, results: Mapping[Key, bytes] = MappingProxyType({})
+    ) -> None:
         self.count = self.min_count = count_
         self.idle_s, self.now_s, self.assignment = inf, 0.0, dict[Key, Actor]()
-        self._seconds, self._message_s, self._free_s = seconds, message_s, [0.0] * count_
+        self._seconds, self._message_s, self._results, self._free_s = seconds, message_s, results, [0.0] * count_
         self._events, self._numbers = list[tuple[float, int, Event]](), count()
 
     def start(self, slot: int, actor: Actor) -> None:
@@ -54,9 +63,8 @@ class VirtualActors:
         job = pickle.loads(message.packed).job
         self.assignment[key_of(job)] = actor
         self._free_s[actor] = max(self.now_s, self._free_s[actor]) + self._seconds(key_of(job), actor)
-        trained = isinstance(job, Training)
-        result = TrainingOutcome(cast(TrainedModel, None), "new", {}, ()) if trained else JobResult(Batch(b"", b"", b"", 0), True, 0, 0.0)
-        heapq.heappush(self._events, (self._free_s[actor], next(self._numbers), Done(actor, message.job, pickle.dumps(result))))
+        result = self._results.get(key_of(job)) or pickle.dumps(empty_result(job))
+        heapq.heappush(self._events, (self._free_s[actor], next(self._numbers), Done(actor, message.job, result)))
 
     def share(self, value: Any) -> Any:
         return value

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.model import LoweredModel, ModelSpec
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.terminal import say
-from tuner.config import TuneConfig, load_config
+from tuner.config import Farm, TuneConfig, load_config
 from tuner.farm.initial_model import NONE, read_prior
 from tuner.farm.plugin_identity import external_plugins
 from tuner.finalize.summary import finalize
@@ -21,12 +22,15 @@ from tuner.platform.actors import Actors, Worker
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import store_place
-from tuner.run_session import SessionEnd, Surroundings, session
+from tuner.run_session import MakeActors, SessionEnd, Surroundings, session
 from tuner.runs.mirror import mirror_place
 from tuner.summary import Summary
 from tuner.tune_request import TuneRequest
 from tuner.verify.source_run import check_model_runs
 from tuner.zoo.load import open_network
+
+if TYPE_CHECKING:  # Ray is imported when actors are needed
+    from tuner.platform.ray_cluster import Connection
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -78,21 +82,40 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
     check_grants(machine, tuple(machine.contention), config.budget.candidates)
     check_runner(machine, tuple(machine.contention), config.runner.name)
-    opened = open_network(
-        ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
-    )
-    check_share(opened, request.min_npu_share)
-    check_model_runs(opened)
-    around = Surroundings(REAL, LocalPath(request.out), mirror_place, store_place, ray_actors, say)
-    with session(around, opened, config, request, begun_s, plugins, prior) as end:
-        yield SpentRun(opened, config, end, begun_s)
+    with ray_farm(config.farm, request.address) as actors:
+        opened = open_network(
+            ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
+        )
+        check_share(opened, request.min_npu_share)
+        check_model_runs(opened)
+        around = Surroundings(REAL, LocalPath(request.out), mirror_place, store_place, actors, say)
+        with session(around, opened, config, request, begun_s, plugins, prior) as end:
+            yield SpentRun(opened, config, end, begun_s)
 
 
-def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:
-    """Actors on the cluster of the request; their numbers are those of the configuration."""
-    from tuner.platform.ray_actors import RayActors  # slow import; the serial backend does not need Ray
+@contextmanager
+def ray_farm(farm: Farm, address: str | None) -> Iterator[MakeActors]:
+    """Maker of actors.  Ray starts in a thread meanwhile: its processes take seconds, and so does the opening of a model."""
 
-    farm = config.farm
-    return RayActors(
-        make_worker, farm.min_workers, request.address, farm.wait_s, run, farm.resource, max_count=farm.max_workers, idle_s=farm.idle_s
-    )
+    def join() -> Connection:
+        from tuner.platform.ray_cluster import connect  # slow import; the serial backend does not need Ray
+
+        return connect(address, farm.min_workers)
+
+    with ThreadPoolExecutor(1, "ray-start") as thread:
+        joining = thread.submit(join) if farm.backend == "ray" else None
+
+        def make_actors(make_worker: Callable[[], Worker], run: str) -> AbstractContextManager[Actors]:
+            from tuner.platform.ray_actors import RayActors
+
+            assert joining is not None
+            return RayActors(
+                make_worker, farm.min_workers, address, farm.wait_s, run, farm.resource,
+                max_count=farm.max_workers, idle_s=farm.idle_s, connection=joining.result(),
+            )  # fmt: skip
+
+        try:
+            yield make_actors
+        finally:
+            if joining is not None and joining.exception() is None:
+                joining.result().close()

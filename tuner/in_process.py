@@ -6,8 +6,8 @@ It is the driver's own search (`tuner.farm.search_run`) with one worker; rules a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig, load_config
-from tuner.farm.coordinator import SerialJobs
+from tuner.farm.coordinator import Jobs, SerialJobs
 from tuner.farm.initial_model import read_prior
 from tuner.farm.initial_plans import compiled_genomes
 from tuner.farm.measurement_budget import Spending
@@ -47,7 +47,6 @@ from tuner.platform.real import REAL
 from tuner.run_session import budgets
 from tuner.runs.dataframes import champions, over_time, whole_programs
 from tuner.runs.folder import SearchFolder
-from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
 from tuner.search.population import Individual
 from tuner.search.strategy import SearchStrategy
@@ -59,7 +58,7 @@ from tuner.zoo.load import open_network
 class SearchResult:
     """Result of a search.  target_graph: in the search's order.  best, baselines: see `SearchEnd`.
 
-    knowledge: results of all segments and programs.  log_rows, task_rows: same rows as in `RUN/log` and `RUN/tasks`.
+    log_rows, task_rows: same rows as in `RUN/log` and `RUN/tasks`.
     timed: whether a target other than the NPU timed.
     """
 
@@ -67,7 +66,6 @@ class SearchResult:
     levels: tuple[str, ...]
     best: tuple[Individual, ...]
     baselines: tuple[Individual, ...]
-    knowledge: Knowledge
     log_rows: pa.Table
     task_rows: pa.Table
     timed: bool = False
@@ -135,7 +133,7 @@ class Search:
     candidates, measurements or seconds: budget; None: that of the configuration.  levels: levels of the machine; None: all.
     strategy: class, or its name (`search.strategy`).  warm_start, prior: see `TuneRequest`.
     evaluator: measures in place of the target; its target graph and levels are searched.
-    rules: limits of proposals.  quiet: nothing on stderr.
+    rules: limits of proposals.  quiet: nothing on stderr.  jobs: makes the executor of jobs.
     """
 
     model: TargetGraph | str | os.PathLike[str]
@@ -153,6 +151,7 @@ class Search:
     evaluator: Evaluator | None = None
     rules: type[SearchLimits] = SearchLimits
     quiet: bool = True
+    jobs: Callable[[SearchSpec], AbstractContextManager[Jobs]] = SerialJobs
 
     def run(self) -> SearchResult:
         """Search until the budget is spent.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
@@ -180,7 +179,7 @@ class Search:
             earlier_runs = tuple(self.warm_start)
             request = TuneRequest(Path(name), target_graph.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=earlier_runs)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
-            jobs = stack.enter_context(SerialJobs(spec))
+            jobs = stack.enter_context(self.jobs(spec))
             model = None if prior is None else prior.model
             first = partial(compiled_genomes, target_graph, levels, config)
             search = SearchRun(REAL, spec, request, place, log, jobs, budget, sources(earlier_runs, folder, False), first, model)
@@ -188,7 +187,7 @@ class Search:
                 search.search_until_spent()
             best, baselines = search.ended(name)
             log_rows, task_rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
-            return SearchResult(target_graph, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
+            return SearchResult(target_graph, levels, best, baselines, log_rows, task_rows, timed)
 
     def _searched_graph(self, config: TuneConfig) -> tuple[TargetGraph, tuple[str, ...], str]:
         """Target graph in the order of the search, levels, and name of the model; taken from the evaluator if there is one."""

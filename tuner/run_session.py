@@ -57,13 +57,13 @@ from tuner.tune_request import TuneRequest
 
 P = TypeVar("P", bound=AnyPath)
 BuildJobRunner = Callable[[SearchSpec], JobRunner]
-MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], AbstractContextManager[Actors]]
+MakeActors = Callable[[Callable[[], Worker], str], AbstractContextManager[Actors]]
 
 
 @dataclass(frozen=True)
 class Surroundings(Generic[P]):
-    """Surroundings of a session.  out: run folder.  mirror, store: place of a URL.  actors: (maker of a worker, configuration, request,
-    run) -> actors of a farm.
+    """Surroundings of a session.  out: run folder.  mirror, store: place of a URL.  actors: (maker of a worker, run) -> actors of a
+    farm.
 
     say: prints a line.  build: makes the job runner of a worker.
     """
@@ -243,5 +243,5 @@ def _jobs(around: Surroundings[P], spec: SearchSpec, request: TuneRequest, place
                 around.say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
-    with around.actors(partial(JobWorker, spec, around.build), spec.config, request, spec.origin.run) as actors:
+    with around.actors(partial(JobWorker, spec, around.build), spec.origin.run) as actors:
         yield ActorPool(actors, clock, around.say, farm.item_timeout_s)

@@ -97,9 +97,9 @@ def searched(
     """A new run, or one that goes on.  after: called at its end."""
 
     @contextmanager
-    def actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> Iterator[SimActors]:
-        del request, run
-        farm = config.farm
+    def actors(make_worker: Callable[[], Worker], run: str) -> Iterator[SimActors]:
+        del run
+        farm = search.config.farm
         assert farm.max_workers is not None
         found = SimActors(
             kernel, process, farm.max_workers, make_worker, recording.seconds, lone_item, struck, min_count=farm.min_workers,

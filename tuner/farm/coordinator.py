@@ -13,12 +13,11 @@ from tuner.farm.commit_log import Ledger
 from tuner.farm.crash_journal import Attempts
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
-from tuner.farm.jobs import Broadcast, FailingItems, Job, JobResult, JobRunner, Training, Update, build_job_runner
+from tuner.farm.jobs import Broadcast, FailingItems, Job, JobResult, JobRunner, Training, build_job_runner
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.task_numbers import count
 from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import EVOLVING
-from tuner.search.knowledge import Knowledge
 
 IDLE_EPOCHS = 10  # epochs without a new task, after which none is expected any more
 POLL_S = 1.0
@@ -109,12 +108,6 @@ class SerialJobs:
 
     def tell_models(self, models: Models) -> None:
         self._broadcast.models.append(models)
-
-    def known(self) -> Knowledge:
-        """All values passed to `tell_*`."""
-        knowledge = self.job_runner.known
-        self.job_runner.hear(Update(knowledge.version, self._broadcast.epochs[knowledge.version :], None))
-        return knowledge
 
     def start(self, key: Key, job: Job | Training) -> None:
         self._job = (key, job)

@@ -43,6 +43,7 @@ from tuner.platform.interfaces import Platform
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import SearchFolder
 from tuner.search.champions import Champions
+from tuner.search.epoch import BEGINNING
 from tuner.search.epoch_report import Collector
 from tuner.search.population import Individual
 from tuner.tune_request import Snapshot, TuneRequest
@@ -227,8 +228,8 @@ class SearchRun:
         """Write a checkpoint after a result, at most as often as configured, and at once after the first one."""
         self._first_answer()
         self._unsaved.append(findings)
-        now = self.clock.monotonic_s()
-        if self.schedule.complete <= 1 or now - self._saved_s >= self.config.farm.checkpoint_every_s:
+        now, first = self.clock.monotonic_s(), self.schedule.frontier == (BEGINNING, 0)
+        if first or now - self._saved_s >= self.config.farm.checkpoint_every_s:
             self._save(now)
 
     def _save(self, now_s: float) -> None:

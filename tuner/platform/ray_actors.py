@@ -35,7 +35,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from simulator import terminal
 from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Event, JobProgress, Lost, Message, Raised, Worker
 from tuner.platform.crash import error_line
-from tuner.platform.ray_cluster import Say, cluster_cpus, connect, release_group, reserve_group, start_trouble, worker_environment
+from tuner.platform.ray_cluster import (
+    Connection,
+    Say,
+    cluster_cpus,
+    connect,
+    release_group,
+    reserve_group,
+    start_trouble,
+    worker_environment,
+)
 
 PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
 START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
@@ -110,13 +119,15 @@ class RayActors:
     make_worker: called once in every actor; picklable (a function, `functools.partial`, a dataclass with `__call__`).
     min_count: None takes every free CPU.  max_count: None: `min_count`.  wait_s: longest wait for resources (`BadInputError` after it).
     resource: a custom Ray resource; each actor takes one unit.  idle_s: see `Actors`.
+    connection: of the caller, who closes it; None: a new one to `address`.
     """
 
     def __init__(
         self, make_worker: Callable[[], Worker], min_count: int | None = None, address: str | None = None, wait_s: float = 300.0,
         run_id: str = "run", resource: str | None = None, say: Say = terminal.say, max_count: int | None = None, idle_s: float = inf,
+        connection: Connection | None = None,
     ) -> None:  # fmt: skip
-        self._connection = connect(address, min_count)
+        self._connection, self._joined = connection or connect(address, min_count), connection is None
         self.idle_s = idle_s
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._running: dict[Actor, _Running] = {}
@@ -197,7 +208,8 @@ class RayActors:
             if self._group is not None:
                 release_group(self._group)
         self._running, self._group = {}, None
-        self._connection.close()
+        if self._joined:
+            self._connection.close()
 
     def _say_late(self) -> None:
         """Report once the workers whose processes have not started; Ray retries such starts silently."""
