@@ -121,15 +121,15 @@ def _check_size(operation: Operation, kernel: Kernel) -> None:
         highest, average = HIGHEST_POOL, POOLING[operation.values["mode"]] == "AVERAGE"
         if max(kernel.dilation_x, kernel.dilation_y) > 1:
             raise operation.refuse("NPU_SET_KERNEL_STRIDE: a dilation: expected none")
-    if kernel.rows > highest or kernel.rows * kernel.columns > highest**2:
-        raise operation.refuse(f"a kernel of {kernel.rows}x{kernel.columns}: expected at most {highest} rows and {highest**2} elements")
+    reach_rows, reach_columns = (kernel.rows - 1) * kernel.dilation_y + 1, (kernel.columns - 1) * kernel.dilation_x + 1
+    if reach_rows > highest or reach_rows * reach_columns > highest**2:
+        raise operation.refuse(f"a kernel of {reach_rows}x{reach_columns}: expected at most {highest} rows and {highest**2} elements")
     if average and kernel.padded and max(kernel.rows, kernel.columns) > LONGEST_PADDED_AVERAGE:
         raise operation.refuse(
             f"a mean of {kernel.rows}x{kernel.columns} with padding: expected at most {LONGEST_PADDED_AVERAGE} rows and columns"
         )
     if kernel.upscale > 1 and max(kernel.stride_x, kernel.stride_y) > 1:
         raise operation.refuse(f"NPU_SET_IFM_UPSCALE with strides {kernel.stride_y}x{kernel.stride_x}: expected 1x1")
-    reach_rows, reach_columns = (kernel.rows - 1) * kernel.dilation_y + 1, (kernel.columns - 1) * kernel.dilation_x + 1
     if max(kernel.pad_top, kernel.pad_bottom) >= reach_rows or max(kernel.pad_left, kernel.pad_right) >= reach_columns:
         pads = f"{kernel.pad_top},{kernel.pad_left},{kernel.pad_bottom},{kernel.pad_right}"
         raise operation.refuse(f"padding {pads}: expected less than the kernel of {reach_rows}x{reach_columns}")

@@ -1,8 +1,8 @@
 """Commands of the Ethos-U65 as data: opcode, name, fields with their bits and legal values.
 
 A command is one word (`cmd0`: opcode in bits 0 to 9, parameter in bits 16 to 31) or two (`cmd1`: bit 14 is set, a payload word follows).
-The opcodes and widths are those of the public register interface, version 1.0.6 (`ethosu65_interface.h`, Arm, Apache-2.0), and of the
-technical reference manual (Arm 102023).  A bit that no field has is reserved and has to be 0.
+Opcodes, widths and values are those of the public register interface, version 1.0.6 (`ethosu65_interface.h`, Arm, Apache-2.0).
+A bit that no field has is reserved and has to be 0.
 """
 
 from __future__ import annotations

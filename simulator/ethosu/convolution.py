@@ -53,18 +53,18 @@ def convolve(operation: Operation, memory: RegionMemory, result: Result, kernel:
     depthwise = operation.name == "NPU_OP_DEPTHWISE"
     if depthwise and source.channels != result.channels:
         raise operation.refuse(f"{source.channels} channels of the input: expected {result.channels}, as of the result")
-    weights = _weights(operation, memory, result, kernel, 1 if depthwise else source.channels, source.map.dtype.itemsize * 8)
-    values = padded_input(source.read(memory), kernel, result, source.map.zero_point).astype(np.int32) - source.map.zero_point
-    sums = _sums(values, weights, kernel, result, depthwise)
     if result.global_scale:
         raise operation.refuse("NPU_SET_OFM_PRECISION: a global scale: expected scales of channels")
+    weights = _weights(operation, memory, result, kernel, 1 if depthwise else source.channels, source.map.dtype.itemsize * 8)
+    values = padded_input(source.read(memory).astype(np.int32) - source.map.zero_point, kernel, result)
+    sums = _sums(values, weights, kernel, result, depthwise)
     records = _records(operation, memory, result.channels)
     sums = np.rint(sums).astype(np.int64) + records.bias
     check_sums(operation, sums)
     return requantise(sums, records.factor, records.shift, result.round_mode)
 
 
-def padded_input(values: NDArray[Any], kernel: Kernel, result: Result, padding: int) -> NDArray[Any]:
+def padded_input(values: NDArray[Any], kernel: Kernel, result: Result, padding: int = 0) -> NDArray[Any]:
     """The input with its padding, as large as the kernel reaches."""
     rows, columns = kernel.input_rows(result.rows), kernel.input_columns(result.columns)
     values = upscaled(values, kernel, rows, columns, padding)

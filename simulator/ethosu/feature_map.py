@@ -2,8 +2,8 @@
 
 Rows and columns are divided between four tiles with an address each: tile 0 at the upper left with `rows0` and `columns0`, tile 1 at its
 right with `rows1`, tiles 2 and 3 below them.  Layouts are NHWC, with a stride between rows and between columns, and NHCWB16, bricks of 16
-channels with a stride between rows and between bricks.  Source: technical reference manual of the part; the kernel's driver
-(`ethosu_gem.c`) addresses in the same way.
+channels with a stride between rows and between bricks.
+Source: the driver of Linux (`drivers/accel/ethosu/ethosu_gem.c`), which checks addresses.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ def pool(operation: Operation, memory: RegionMemory, result: Result, kernel: Ker
         if zero != result.map.zero_point:
             raise operation.refuse(f"an input of zero point {zero}: expected {result.map.zero_point}, as of the result")
         return _greatest(values, kernel, result) - zero
-    sums = _sums(padded_input(values - zero, kernel, result, 0), kernel, result)
+    sums = _sums(padded_input(values - zero, kernel, result), kernel, result)
     if not kernel.padded:
         return _scaled(operation, result, sums)
-    counts = _sums(padded_input(np.ones_like(values), kernel, result, 0), kernel, result)
+    counts = _sums(padded_input(np.ones_like(values), kernel, result), kernel, result)
     check_sums(operation, sums)
     return np.where(sums < 0, -((-sums + counts // 2) // counts), (sums + counts // 2) // counts)
 

@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 
 DOUBLE, TRUNCATE, NATURAL = 0, 1, 2
 POINT = 31
+_LARGEST = 1 << 62
 
 
 def requantise(sums: NDArray[np.int64], factor: NDArray[np.int64] | int, shift: NDArray[np.int64] | int, mode: int) -> NDArray[np.int64]:
-    """sums * factor / 2^shift, rounded, int64; shapes broadcast.  Products beyond 62 bits are computed in Python's integers."""
+    """sums * factor / 2^shift, rounded, int64; shapes broadcast.
+
+    Products beyond 62 bits are computed in Python's integers; a result beyond them is the last that fits, as every type ends before it.
+    """
     factor, shift = np.asarray(factor, np.int64), np.asarray(shift, np.int64)
     largest = int(np.abs(sums).max(initial=0)) * int(factor.max(initial=0))
-    if largest >= 1 << 62:
-        return _rounded(sums.astype(object) * factor.astype(object), shift, mode).astype(np.int64)
+    if largest >= _LARGEST:
+        wide = _rounded(sums.astype(object) * factor.astype(object), shift, mode)
+        return np.clip(wide, -_LARGEST, _LARGEST).astype(np.int64)
     return np.asarray(_rounded(sums * factor, shift, mode), np.int64)
 
 

@@ -1,4 +1,6 @@
-"""Types that each operation takes and makes, as data.  Source: technical reference manual of the part, tables of its operations.
+"""Types that each operation takes and makes, as data.
+
+Source: Vela's table of supported operators, and the description of the part's operations in TVM (`contrib/ethosu/op`), both Apache-2.0.
 
 16 bits without sign are in the registers' fields, and in no rule.
 """

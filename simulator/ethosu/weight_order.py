@@ -1,7 +1,7 @@
 """The order of weights in a stream: blocks of results, blocks of channels, parts of the kernel, and groups of 8 by 8 channels in them.
 
 Blocks are padded with zeros to whole groups, which a stream has and a kernel has not.
-Source: the public encoder of Vela (`mlw_encode.c`, Arm, Apache-2.0), and the technical reference manual.
+Source: the public encoder of Vela (`mlw_encode.c`, Arm, Apache-2.0).
 """
 
 from __future__ import annotations

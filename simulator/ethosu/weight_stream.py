@@ -1,9 +1,9 @@
 """The weight stream: Golomb-Rice coded indices of weights in slices, with runs of zeros between them.
 
-A stream is bits, the lowest of a byte first.  A slice has a header, maybe a palette, and chunks; a chunk has the quotients of up to 12
-symbols in unary code, and the remainders of the chunk before it.  Where zeros are coded apart (`zero_divisor` is not `_NO_RUNS`), chunks
-of weights and chunks of runs take turns, such that neither gets more than 8 symbols ahead.  A stream ends where only ends of stream are
-left. Source: the public decoder of Vela (`mlw_decode.c`, Arm, Apache-2.0), and the technical reference manual.
+A stream is bits, the lowest of a byte first.  A slice has a header, maybe a palette, and chunks.  A chunk has the quotients of up to 12
+symbols in unary code, and the remainders of the chunk before it.  Where zeros are coded apart, chunks of weights and chunks of runs take
+turns, such that neither gets more than 8 symbols ahead.  A stream ends where only ends of stream are left.
+Source: the public decoder of Vela (`mlw_decode.c`, Arm, Apache-2.0).
 
 The positions of chunks depend on each other; a pass in plain Python finds them.  Symbols of all chunks of a slice are then read as arrays.
 """
