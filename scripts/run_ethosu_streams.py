@@ -56,7 +56,7 @@ class Judged(NamedTuple):
     execution: Any
 
 
-def judge(model: bytes, compiler: str, inputs: int, seed: int, dense: bool = False) -> Judged:
+def judge(model: bytes, compiler: str, inputs: int, seed: int, accelerator: str, dense: bool = False) -> Judged:
     """Outputs of a compiled model beside LiteRT's; of a `dense` layer, beside those of LiteRT 1.0 where they are not today's."""
     from scripts.litert_reference import Reference, dense_twice_rounded
     from scripts.vela_streams import NotWholeError, compile_model
@@ -64,7 +64,7 @@ def judge(model: bytes, compiler: str, inputs: int, seed: int, dense: bool = Fal
     reference, rng = Reference(model), np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            stream = compile_model(model, compiler, Path(folder))
+            stream = compile_model(model, compiler, Path(folder), accelerator)
         except NotWholeError as error:
             return Judged("left", 0, 0, 0, str(error), 0, None)
     begin, worst, formerly, values, execution = time.perf_counter(), 0, 0, 0, None
@@ -84,7 +84,7 @@ def judge(model: bytes, compiler: str, inputs: int, seed: int, dense: bool = Fal
     return Judged(state, inputs, worst, values, "", seconds, execution)
 
 
-def judge_networks(names: list[str], inputs: int) -> list[dict[str, Any]]:
+def judge_networks(names: list[str], inputs: int, accelerator: str) -> list[dict[str, Any]]:
     """A row for each network and compiler."""
     from scripts.tflite_networks import NETWORKS
     from scripts.vela_streams import COMPILERS
@@ -93,7 +93,7 @@ def judge_networks(names: list[str], inputs: int) -> list[dict[str, Any]]:
     for name in names or list(NETWORKS):
         model = NETWORKS[name]()
         for compiler in COMPILERS:
-            judged = judge(model, compiler, inputs, 0)
+            judged = judge(model, compiler, inputs, 0, accelerator)
             row = {"network": name, "compiler": compiler, **judged._asdict()}
             del row["execution"]
             if judged.execution:
@@ -105,7 +105,7 @@ def judge_networks(names: list[str], inputs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def judge_operators(first: int, last: int, dtype: str) -> list[dict[str, Any]]:
+def judge_operators(first: int, last: int, dtype: str, accelerator: str) -> list[dict[str, Any]]:
     """A row for each operator and compiler, with how many are equal, refused, and left to the processor."""
     from scripts.random_operators import OPERATORS, draw_operator
     from scripts.vela_streams import COMPILERS
@@ -125,7 +125,7 @@ def judge_operators(first: int, last: int, dtype: str) -> list[dict[str, Any]]:
             }
             row = rows.setdefault((name, compiler), empty)
             try:
-                judged = judge(model, compiler, 2, seed, name == "FULLY_CONNECTED" and dtype != "int16")
+                judged = judge(model, compiler, 2, seed, accelerator, name == "FULLY_CONNECTED" and dtype != "int16")
             except (RuntimeError, ValueError) as error:  # of LiteRT, which has no such operator of this type
                 judged = Judged("unknown", 0, 0, 0, str(error).splitlines()[0], 0, None)
             row["states"][judged.state] += 1
@@ -195,6 +195,9 @@ def main(
     inputs: Annotated[int, typer.Option(min=1, help="Inputs of each network.")] = 50,
     operators: Annotated[str, typer.Option(help="Seeds A:B of random single operators, in place of networks.")] = "",
     dtype: Annotated[str, typer.Option(help="Type of the operators: int8, uint8 or int16.")] = "int8",
+    accelerator: Annotated[
+        str, typer.Option(help="Part that Vela compiles for: ethos-u65-256, or ethos-u65-512 with two cores.")
+    ] = "ethos-u65-256",
     fixtures: Annotated[Path | None, typer.Option(help="File of fixtures to write, in place of networks.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -209,7 +212,7 @@ def main(
         return
     if operators:
         first, last = _seeds(operators)
-        rows = judge_operators(first, last, dtype)
+        rows = judge_operators(first, last, dtype, accelerator)
         failed = any((row["states"]["differs"] or row["states"]["refused"]) and not row["deviation"] for row in rows)
     else:
         from scripts.tflite_networks import NETWORKS
@@ -217,7 +220,7 @@ def main(
         names = [name for name in networks.split(",") if name]
         if unknown := [name for name in names if name not in NETWORKS]:
             raise typer.BadParameter(f"--networks {unknown[0]}: expected {', '.join(NETWORKS)}")
-        rows = judge_networks(names, inputs)
+        rows = judge_networks(names, inputs, accelerator)
         failed = any(row["state"] != "equal" for row in rows)
     if as_json:
         print(json.dumps(rows, indent=1))

@@ -33,6 +33,7 @@ from simulator.ethosu.operand_values import combine, operands_of
 from simulator.ethosu.pending_operations import Accesses, PendingOperations
 from simulator.ethosu.pool_windows import pool
 from simulator.ethosu.result_values import finish, table_of
+from simulator.ethosu.shared_buffer import check_blocks, check_shared_buffer
 from simulator.ethosu.type_rules import check_types
 
 _SHARED_STEP = 16
@@ -111,7 +112,8 @@ class _Run:
         result, kernel = result_of(operation), kernel_of(operation)
         source = source_of(operation, result, kernel)
         check_types(operation, name_of(operation), source.map.dtype, result.map.dtype)
-        self._check_shared_buffer(operation, False)
+        check_shared_buffer(operation, result, False)
+        check_blocks(operation, result, kernel, source)
         constants = list[Span]()
         if operation.name == "NPU_OP_POOL":
             self._begin(operation, result, (source,), ())
@@ -130,7 +132,7 @@ class _Run:
         result = result_of(operation)
         operands = operands_of(operation, result)
         check_types(operation, name_of(operation), operands.first.map.dtype, result.map.dtype)
-        self._check_shared_buffer(operation, operands.second is not None)
+        check_shared_buffer(operation, result, operands.second is not None)
         sources = tuple(source for source in (operands.first, operands.second) if source is not None)
         self._begin(operation, result, sources, ())
         self._end(operation, result, combine(operation, self.memory, result, operands))
@@ -151,13 +153,3 @@ class _Run:
     def _end(self, operation: Operation, result: Result, values: NDArray[np.int64]) -> None:
         result.map.write(self.memory, finish(operation, result, self.memory, values))
         count_result(self.counts, result)
-
-    def _check_shared_buffer(self, operation: Operation, second: bool) -> None:
-        """Registers that divide the shared buffer have to be set; what is in it beside tables has no part in a result."""
-        end, start = operation.field("IFM_IB_END"), operation.field("AB_START")
-        if end > start:
-            raise operation.refuse(f"NPU_SET_IFM_IB_END = {end}: expected at most NPU_SET_AB_START = {start}")
-        if second:
-            operation.field("IFM2_IB_START")
-        operation.field("BLOCKDEP")
-        operation.field("ACC_FORMAT")

@@ -23,7 +23,7 @@ def rounded(value: int, shift: int, mode: int) -> int:
     return (abs(high) + (1 << rest - 1) >> rest) * (1 if high >= 0 else -1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(st.one_of(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**39), 2**39 - 1), st.integers(-40, 40)), min_size=1, max_size=5),
     st.one_of(st.integers(0, 2**32 - 1), st.integers(0, 3).map(lambda bits: 2**30 << bits >> 1)), st.integers(0, 63),
@@ -71,7 +71,7 @@ def address(fm: FeatureMap, y: int, x: int, c: int) -> int:
     return fm.bases[tile] + y * fm.stride_y + x * fm.stride_x + c * element
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(maps(), st.integers(0, 2**32 - 1))
 def test_maps_are_read_and_written_element_by_element(drawn, seed):
     fm, (rows, columns, channels) = drawn
@@ -99,7 +99,7 @@ spans = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(spans, spans)
 def test_spans_overlap_where_they_share_a_byte(one, two):
     def octets(span):

@@ -32,7 +32,7 @@ def drawn(command: Command) -> st.SearchStrategy[tuple[Command, dict[str, int]]]
 sets = [command for command in COMMANDS if command.name != "NPU_OP_STOP"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(sets).flatmap(drawn), max_size=8))
 def test_commands_are_read_as_written(commands):
     words = [word for command, values in commands for word in encode(command, values)] + words_of(STOP)

@@ -45,14 +45,14 @@ def streams(draw) -> tuple[bytes, list[int]]:
     return bits.data(), weights
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(streams())
 def test_a_written_stream_is_read(stream):
     data, weights = stream
     assert decode_weights(data).tolist() == weights
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(streams(), st.data())
 def test_a_damaged_stream_is_refused_or_read(stream, data):
     damaged = bytearray(stream[0])
