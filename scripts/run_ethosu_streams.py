@@ -40,7 +40,9 @@ DEVIATIONS = {
     ("TANH", "*", "int16"): "no public text defines the part's hyperbolic tangent: refused",
 }
 """Operators whose outputs differ: name, compiler, type, and why."""
-FIXTURES, LARGEST_FIXTURE = 48, 6000
+FIXTURES, LARGEST_FIXTURE = 50, 6000
+TWO_CORES = {"DEPTHWISE_CONV_2D": 5, "CONV_2D": 11}
+"""Seeds of operators that are compiled for two cores, too."""
 NETWORK_FIXTURES = {"keyword_spotting": "regor", "table_activations": "python"}
 
 
@@ -155,6 +157,10 @@ def write_fixtures(path: Path) -> int:
     arrays, cases = dict[str, Any](), list[dict[str, Any]]()
     for name, compiler in NETWORK_FIXTURES.items():
         _add_fixture(arrays, cases, NETWORKS[name](), 1 << 20, name=name, compiler=compiler, dtype="int8")
+    for name, seed in TWO_CORES.items():
+        _add_fixture(
+            arrays, cases, draw_operator(name, seed), 1 << 20, "ethos-u65-512", name=name, compiler="regor", dtype="int8 of two cores"
+        )
     names, compilers, types = list(OPERATORS), list(COMPILERS), ("int8", "int8", "uint8", "int16")
     seed = 0
     while len(cases) < FIXTURES:
@@ -172,14 +178,16 @@ def write_fixtures(path: Path) -> int:
     return len(cases)
 
 
-def _add_fixture(arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, largest: int, **words: str) -> None:
+def _add_fixture(
+    arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, largest: int, accelerator: str = "ethos-u65-256", **words: str
+) -> None:
     """One case, where it is no larger than `largest` bytes."""
     from scripts.litert_reference import Reference
     from scripts.vela_streams import compile_model
 
     reference = Reference(model)
     with tempfile.TemporaryDirectory() as folder:
-        stream = compile_model(model, words["compiler"], Path(folder))
+        stream = compile_model(model, words["compiler"], Path(folder), accelerator)
     drawn = reference.draw(np.random.default_rng(len(cases)))
     expected = reference.run(drawn)
     number = len(cases)

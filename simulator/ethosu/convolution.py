@@ -92,7 +92,7 @@ def _weights(operation: Operation, memory: RegionMemory, result: Result, kernel:
         outputs = len(range(core, result.channels, len(spans)))
         if not outputs:
             continue
-        block = (result.block_channels + len(spans) - 1 - core) // len(spans)
+        block = result.block_channels // len(spans)
         shape = KernelShape(
             outputs, kernel.rows, kernel.columns, inputs, block, operation.name == "NPU_OP_DEPTHWISE", kernel.part_first, bits,
             kernel.dilation_y, kernel.dilation_x,

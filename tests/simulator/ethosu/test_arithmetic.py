@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.ethosu.block_operation import Kernel, Result
+from simulator.ethosu.convolution import _sums
 from simulator.ethosu.feature_map import FeatureMap
 from simulator.ethosu.memory_regions import Region, RegionMemory, Span, flat_span
+from simulator.ethosu.pending_operations import Accesses, PendingOperations
 from simulator.ethosu.requantise import DOUBLE, NATURAL, TRUNCATE, requantise
 from simulator.ethosu.stream_error import StreamError
 
@@ -127,3 +130,41 @@ def test_accesses_outside_of_memory_are_refused():
         RegionMemory({8: Region(np.zeros(8, np.uint8), "dram", 1)})
     with pytest.raises(StreamError, match="region 0: an array of int8 with 1 axes"):
         RegionMemory({0: Region(np.zeros(8, np.int8), "dram", 1)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("depth", [60, 4000])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_sums_of_large_products_are_exact(depth, depthwise):
+    rng = np.random.default_rng(depth)
+    outputs = depth if depthwise else 5
+    fm = FeatureMap(0, (0, 0, 0, 0), 1, 1, 1, 1, 1, 1, False, np.dtype("i1"), 0)
+    result = Result(fm, 2, 3, outputs, 2, 4, 8, False, DOUBLE)
+    kernel = Kernel(3, 2, 1, 1, 1, 1, False, 0, 0, 0, 0, 1, False)
+    values = rng.integers(-65535, 65536, (4, 4, depth)).astype(np.int32) | 1
+    weights = rng.integers(-255, 256, (outputs, 3, 2, 1 if depthwise else depth)).astype(np.int16) | 1
+    expected = np.zeros((2, 3, outputs), np.int64)
+    for y, x in np.ndindex(2, 3):
+        window, taps = values[y : y + 3, x : x + 2].astype(np.int64), weights.astype(np.int64)
+        expected[y, x] = (window * taps[..., 0].transpose(1, 2, 0)).sum((0, 1)) if depthwise else (taps * window).sum((1, 2, 3))
+    assert np.abs(expected).max() > 1 << 24
+    assert np.array_equal(_sums(values, weights, kernel, result, depthwise), expected)
+
+
+def test_two_copies_may_be_pending():
+    def copy(word: int) -> Accesses:
+        return Accesses(word, "copy", (flat_span(0, 0, 4),), (flat_span(1, 16 * word, 4),))
+
+    def reader(word: int) -> Accesses:
+        return Accesses(9, "operation", (flat_span(1, 16 * word, 4),), ())
+
+    pending = PendingOperations()
+    for word in range(3):
+        pending.start("copy", copy(word))
+    pending.start("operation", reader(0))  # the third copy has waited for the first
+    for word in (1, 2):
+        with pytest.raises(StreamError, match=f"those of copy in word {word}, which may still run: expected NPU_OP_DMA_WAIT"):
+            pending.start("operation", reader(word))
+    pending.wait("copy", 1)
+    pending.start("operation", reader(1))
+    pending.wait("copy", 0)
+    pending.start("operation", reader(2))

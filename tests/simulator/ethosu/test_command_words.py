@@ -147,3 +147,9 @@ def test_payloads_that_are_refused(words, message):
 def test_a_payload_is_a_stream_and_a_part():
     payload = read_payload(np.array([MAGIC, *CONFIG, 5, 5, 2 << 16 | 2, 7, 8], "<u4").tobytes())
     assert payload == ((7, 8), 256, 48 * 1024)
+
+
+def test_a_stream_may_be_longer_than_half_a_parameter():
+    count = 70_000
+    data = np.array([MAGIC, *CONFIG, (count & 0xFFFF) << 16 | count >> 16 << 8 | 2, *range(count)], "<u4")
+    assert read_payload(data.tobytes()).words == tuple(range(count))

@@ -13,8 +13,9 @@ from simulator.ethosu.block_operation import kernel_of, mode_of, result_of, sour
 from simulator.ethosu.byte_counts import name_of
 from simulator.ethosu.command_words import Operation, decode_operations, encode, instructions
 from simulator.ethosu.executor import execute
-from simulator.ethosu.memory_regions import Region
+from simulator.ethosu.memory_regions import SHARED, TABLES, Region, RegionMemory, flat_span
 from simulator.ethosu.operand_values import operands_of
+from simulator.ethosu.result_values import _looked_up
 from simulator.ethosu.stream_error import StreamError
 from tests.simulator.ethosu.streams import Case, case, cases, refusal, words_of
 
@@ -25,6 +26,10 @@ def test_outputs_are_those_of_litert(case):
     for output, (_, expected) in zip(outputs, case.outputs, strict=True):
         assert len(np.unique(expected)) > 1 or expected.size < 10
         assert np.array_equal(output, expected)
+
+
+def test_some_streams_are_of_two_cores():
+    assert sum(1 in {operation.registers["PARALLEL_MODE"]["value"] for operation in decode_operations(case.words)} for case in cases()) >= 2
 
 
 def test_committed_streams_have_most_operations():
@@ -206,13 +211,39 @@ def test_bytes_are_those_of_single_blocks(chosen: Case):
             sums["results"] += result.rows * result.columns * result.channels * result.map.dtype.itemsize
             if operation.name in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
                 passes = len(blocks(result.rows, result.block_rows)) * len(blocks(result.columns, result.block_columns))
-                sums["weights"] += passes * operation.field("WEIGHT_LENGTH")
-                sums["scales"] += passes * operation.field("SCALE_LENGTH")
+                for core in ("", "1")[: operation.field("PARALLEL_MODE") + 1]:
+                    sums["weights"] += passes * operation.field(f"WEIGHT{core}_LENGTH")
+                    sums["scales"] += passes * operation.field(f"SCALE{core}_LENGTH")
     counts = dict.fromkeys(sums, 0)
     for channel, count in execution.bytes.items():
         if channel.channel in counts:
             counts[channel.channel] += count.bytes
     assert counts == sums
+
+
+def test_a_leaky_relu_scales_what_is_negative():
+    leaky = next(each for each in cases() if any(name_of(operation).endswith("LRELU") for operation in decode_operations(each.words)))
+    (offset, values), (place, before) = leaky.inputs[0], leaky.outputs[0]
+    values = (np.arange(values.size) - values.size // 2).astype(values.dtype).reshape(values.shape)
+    (output,), _ = leaky._replace(inputs=[(offset, values)], outputs=[(place, before)]).run()
+    (relu,) = [operation for operation in decode_operations(leaky.words) if name_of(operation).endswith("LRELU")]
+    real = values * (relu.field("OFM_SCALE", "factor") / 2.0 ** relu.field("OFM_SCALE", "shift"))
+    assert np.abs(output - np.where(values < 0, real, values)).max() <= 0.5
+    assert (output[values < -4] > values[values < -4]).all()
+
+
+@given(st.lists(st.integers(-32768, 32767), min_size=1, max_size=20), st.integers(0, 2**32 - 1))
+def test_a_table_of_16_bits_is_a_line_between_entries(values, seed):
+    rng = np.random.default_rng(seed)
+    base, slope = rng.integers(-20000, 20000, 512), rng.integers(-100, 100, 512)
+    memory = RegionMemory({})
+    memory.shared.data[TABLES:] = np.frombuffer(np.stack([base, slope], 1).astype("<i2").tobytes(), np.uint8)
+    operation = Operation(0, "NPU_OP_POOL", {}, {})
+    halves = np.dtype("<i2")
+    looked_up = _looked_up(operation, memory, flat_span(SHARED, TABLES, 2048), halves, halves, np.array(values))
+    for value, result in zip(values, looked_up.tolist(), strict=True):
+        entry, rest = divmod(value + 32768, 128)
+        assert result == base[entry] + (slope[entry] * rest + 64 >> 7)
 
 
 def test_modes_have_names():
