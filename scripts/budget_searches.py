@@ -21,7 +21,7 @@ from compiler.plan.plan import Plan, SegmentPlan
 from compiler.space.gene import Gene, Genome, Weights, block_counts
 from compiler.target.target_graph import TargetGraph
 from scripts.search_spaces import PlanSpace
-from scripts.studies import Row, load_kernels, network, opened, run_apart
+from scripts.studies import ALL_PROGRAMS, Row, load_kernels, network, opened, run_apart
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from tuner.calibrate.hidden import hidden_machine
@@ -134,7 +134,9 @@ def measure(task: Task) -> Row:
         evaluator = build_evaluator(target_graph, levels)
         evaluator.target = target = CountingNpu(target_graph, levels, case.clock)
         if task.arm == "search":
-            result = tuner.Search(target_graph, settings=task.settings, candidates=task.programs, seed=task.seed, evaluator=evaluator).run()
+            result = tuner.Search(
+                target_graph, settings=(ALL_PROGRAMS, *task.settings), candidates=task.programs, seed=task.seed, evaluator=evaluator
+            ).run()
             record["cuts"] = {level: name_cuts(champion.genome) for level, champion in zip(levels, result.best, strict=True)}
         elif task.arm == "random":
             change_randomly(evaluator, task)

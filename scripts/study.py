@@ -53,6 +53,8 @@ STUDIES = {
         "--model '' --networks light:squeezenet --seeds 1 --plan-budget 48"),
     "budget": Entry("budget.main", "What a larger budget buys: long searches against restarts at equal CPU, and plans by prediction.",
         "--cases drawn0 --budgets 4,12 --seeds 2 --restarts 4 --pool 2 --processes 1"),
+    "saturation": Entry("saturation.STUDY", "Gains that a search expects of twice its programs, and what its end by that saves and loses.",
+        f"{FEW} --seeds 1"),
     "settings": Entry("settings.STUDY", "The default settings against others, network by network and seed by seed.",
         f"{FEW} --seeds 1 --only 'no cost model,no prefetch'"),
     "begin": Entry("begin.STUDY", "Best programs after a part of a search's measurements, against the search of another tree.",

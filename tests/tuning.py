@@ -35,6 +35,7 @@ QUICK = (
     "search.proposed=0.5",
     "search.generation=4",
     "farm.checkpoint_every_s=0.001",
+    "budget.least_gain=null",
 )
 """An epoch of two jobs measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""
 FEW = (*QUICK, "segments.candidates=12", "segments.measured=4")

@@ -112,13 +112,13 @@ class Use(_Section):
 
 
 class BudgetSettings(_Section):
-    """Exactly one of candidates, measurements and seconds."""
+    """Exactly one of candidates, measurements and seconds; two limits beside it."""
 
     candidates: PositiveInt | None
     measurements: PositiveInt | None
     seconds: Positive | None
-    plateau: PositiveInt | None
-    plateau_gain: Rate
+    core_hours: Positive | None
+    least_gain: Rate | None
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.model import LoweredModel, ModelSpec
@@ -23,6 +24,8 @@ from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import store_place
 from tuner.run_session import MakeActors, SessionEnd, Surroundings, session
+from tuner.runs.farm_metrics import METRICS
+from tuner.runs.farm_state import FarmState, write_farm_state
 from tuner.runs.mirror import mirror_place
 from tuner.summary import Summary
 from tuner.tune_request import TuneRequest
@@ -44,6 +47,7 @@ def configured(request: TuneRequest) -> TuneConfig:
         "target.name": request.target,
         "runner.name": request.runner,
         "search.strategy": request.strategy,
+        "budget.core_hours": request.max_core_hours,
         "use.cost_model": False if request.prior == NONE else None,
         "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
     }
@@ -88,9 +92,19 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         )
         check_share(opened, request.min_npu_share)
         check_model_runs(opened)
-        around = Surroundings(REAL, LocalPath(request.out), mirror_place, store_place, actors, say)
+        out = LocalPath(request.out)
+        around = Surroundings(REAL, out, mirror_place, store_place, actors, say, publish=partial(publish, out))
         with session(around, opened, config, request, begun_s, plugins, prior) as end:
             yield SpentRun(opened, config, end, begun_s)
+
+
+def publish(out: LocalPath, state: FarmState) -> None:
+    """Publish a state of the farm: `RUN/farm.json`, and metrics where Ray is in use."""
+    write_farm_state(out, state)
+    if not state.serial:
+        from tuner.platform.ray_metrics import set_gauges
+
+        set_gauges({metric.name: (metric.meaning, metric.value(state)) for metric in METRICS})
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from tuner.farm.actions import DEATHS_ALONE
 from tuner.farm.actor_pool import ActorPool, JobWorker
 from tuner.farm.champion_cache import KnownChampions, read_known
 from tuner.farm.commit_log import Deadline, RunBudget
-from tuner.farm.coordinator import Jobs, SerialJobs
+from tuner.farm.coordinator import SerialJobs
 from tuner.farm.crash_journal import Attempts
+from tuner.farm.farm_meter import FarmMeter
 from tuner.farm.initial_model import Prior, proposer_line
 from tuner.farm.initial_plans import Start, compiled_genomes, read_start
 from tuner.farm.jobs import JobRunner, build_job_runner
@@ -48,6 +49,7 @@ from tuner.platform.actors import Actors, Worker
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Clock, Platform
 from tuner.plugins import Plugin
+from tuner.runs.farm_state import FarmState
 from tuner.runs.folder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, initial_lines
 from tuner.runs.mirror import Mirror
 from tuner.runs.model_source import write_source
@@ -65,7 +67,7 @@ class Surroundings(Generic[P]):
     """Surroundings of a session.  out: run folder.  mirror, store: place of a URL.  actors: (maker of a worker, run) -> actors of a
     farm.
 
-    say: prints a line.  build: makes the job runner of a worker.
+    say: prints a line.  build: makes the job runner of a worker.  publish: gets states of the farm; None: it is not observed.
     """
 
     world: Platform
@@ -75,6 +77,7 @@ class Surroundings(Generic[P]):
     actors: MakeActors
     say: Callable[[str], None]
     build: BuildJobRunner = build_job_runner
+    publish: Callable[[FarmState], None] | None = None
 
 
 class SessionEnd(NamedTuple, Generic[P]):
@@ -175,14 +178,17 @@ def budgets(clock: Clock, config: TuneConfig, spending: Spending, weights: Seque
 
     grants: number of groups of levels that grant the same.
     """
-    candidates, seconds = config.budget.candidates, config.budget.seconds
+    candidates, seconds, core_hours = config.budget.candidates, config.budget.seconds, config.budget.core_hours
+    core_s = [None if core_hours is None else core_hours * 3600 * weight / sum(weights) for weight in weights]
     if candidates is not None:
-        return [RunBudget(count) for count in share_budget(candidates, weights, grants)]
-    if spending.measurements is not None:
-        return [RunBudget(readings=limit) for limit in spending.limits(weights, grants)]
-    assert seconds is not None
-    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(weights)))
-    return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
+        limits = [RunBudget(count) for count in share_budget(candidates, weights, grants)]
+    elif spending.measurements is not None:
+        limits = [RunBudget(readings=limit) for limit in spending.limits(weights, grants)]
+    else:
+        assert seconds is not None
+        ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(weights)))
+        limits = [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
+    return [replace(limit, core_s=share) for limit, share in zip(limits, core_s, strict=True)]
 
 
 def _searched(
@@ -224,7 +230,8 @@ def _searched(
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
         begin, model = None if given is None and not champions else first, None if prior is None else prior.model
-        run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing)
+        meter = None if around.publish is None else FarmMeter(jobs, around.publish, config.farm.backend == "serial")
+        run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing, meter)
         idle = jobs.workers - run.schedule.most_jobs
         if idle > 0 and not request.quiet:
             around.say(f"{idle} of {jobs.workers} workers are idle: {run.schedule.most_jobs} jobs run at a time (search.lag)")
@@ -234,7 +241,7 @@ def _searched(
 
 
 @contextmanager
-def _jobs(around: Surroundings[P], spec: SearchSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
+def _jobs(around: Surroundings[P], spec: SearchSpec, request: TuneRequest, place: SearchFolder) -> Iterator[SerialJobs | ActorPool]:
     farm, clock = spec.config.farm, around.world.clock
     if farm.backend == "serial":
         attempts = Attempts(place.checkpoint, clock, farm.item_timeout_s)

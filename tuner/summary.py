@@ -45,6 +45,18 @@ class MeasurementsUse(_Part):
     paid: int
 
 
+class GainSummary(_Part):
+    """Gain of the search: shares of the cycles, a geometric mean over levels; of several searches, a mean by their cycles.
+
+    gain: saved since the first programs.  expected: expected of twice the programs; null: too few to say.
+    saturated: whether that is below `budget.least_gain`, in every search.
+    """
+
+    gain: float
+    expected: float | None
+    saturated: bool
+
+
 class HostNodeSummary(_Part):
     """Node on the host.
 
@@ -265,13 +277,16 @@ class Summary(SummaryHeader):
     status: `unconfirmed` if values at a level differ from onnxruntime's, or could not be compared.  unconfirmed: reasons, a line each.
     first_beyond: if values are not finite, the first tensor in the order of the graph outside the range of the data type, if any.
     weights_beyond: weights outside the range of the data type.
-    stopped: reason why each search ended: budget spent, no more gain (`budget.plateau`), or no new tasks left.
+    stopped: reason why each search ended: budget or core hours spent, next to nothing expected of more (`budget.least_gain`), or no new
+    tasks left.
     warm_start: a line per earlier run and search.
     """
 
     budget: BudgetUse
     measurements: MeasurementsUse
-    stopped: tuple[Literal["budget", "plateau", "exhausted"], ...]
+    core_hours: float = Field(0.0, description="CPU hours of workers, over all sessions; 0 in summaries of earlier programs")
+    stopped: tuple[Literal["budget", "core hours", "saturated", "exhausted"], ...]
+    search_gain: GainSummary | None = Field(None, description="what the search brought; null in summaries of earlier programs")
     warm_start: tuple[str, ...] = ()
     wall_s: float
     candidates: int

@@ -63,6 +63,7 @@ class TuneRequest(RequestOptions):
     """One tuning run.  None: the configuration's own value.
 
     candidates: measured programs; seconds: wall time.  At most one of the two and `measurements`.  machine: preset or YAML file.
+    max_core_hours: limit beside these, CPU hours of workers.
     level_weights: level -> weight among parents.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements are reused.  start: plan files that the search begins with.
     prior: file of a cost model (`tilefarm train`) that proposes the first candidates; `none`: the estimate only; None: the packaged model.
@@ -82,6 +83,7 @@ class TuneRequest(RequestOptions):
     out: Path
     candidates: int | None = None
     seconds: float | None = None
+    max_core_hours: float | None = None
     seed: int = 0
     level_weights: Mapping[str, float] = field(default_factory=dict)
     style: Style = "function"

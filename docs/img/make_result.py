@@ -32,7 +32,7 @@ from simulator.npu.level import SHARE_UNIT  # noqa: E402
 from simulator.runtime import ServedRun  # noqa: E402
 from tuner.cli.contention import simulate_contended  # noqa: E402
 from tuner.cli.options import LoadOptions  # noqa: E402
-from tuner.cli.text import print_levels, print_proposers, print_robust  # noqa: E402
+from tuner.cli.text import print_levels, print_robust, print_search  # noqa: E402
 
 LOAD = ("periodic", 19, 540)  # --trace periodic:19 --inferences 540
 WIDTH, LEFT, RIGHT, BAR, GAP, GROUP = 820, 190, 210, 20, 3, 88
@@ -195,7 +195,7 @@ def readme(text: str, summary: dict[str, Any], kept: dict[str, Any]) -> str:
 
 def tables(summary: dict[str, Any]) -> str:
     """What `tilefarm tune` prints at its end."""
-    return printed(print_levels, summary) + printed(print_robust, summary) + printed(print_proposers, summary)
+    return printed(print_levels, summary) + printed(print_robust, summary) + printed(print_search, summary)
 
 
 def main(

@@ -53,7 +53,7 @@ class Scenario:
     """A search and the world it is in.  workers: None for the serial backend.  min_workers: of them from the beginning; None: all.
     warm: it begins with what `plain` found.
 
-    candidates: None where readings are the budget, or the sessions have a time each, and the run ends on a plateau.
+    candidates: None where readings are the budget, or the sessions have a time each, and the run ends as saturated.
     turns: how often it comes, among the others.
     """
 
@@ -109,7 +109,13 @@ SCENARIOS = (
     Scenario("warm", "residual_block", 24, 4, 8, warm=True),
     Scenario("elastic", "residual_block", 28, 9, 8, (NO_MODEL, "farm.checkpoint_every_s=30", "farm.idle_s=2"), min_workers=1),
     Scenario(
-        "timed", "residual_block", None, 4, 10, (NO_MODEL, "segments.measured=4", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=1
+        "timed",
+        "residual_block",
+        None,
+        4,
+        10,
+        (NO_MODEL, "segments.measured=4", "budget.least_gain=1.0", "farm.checkpoint_every_s=4"),
+        turns=1,
     ),
     Scenario("long", "residual_block", 400, 16, 16, (NO_MODEL, "segments.measured=12", "farm.checkpoint_every_s=20"), turns=1),
 )

@@ -33,23 +33,17 @@ def status(
 
 
 def _run(path: AnyPath, as_json: bool) -> None:
-    from tuner.report.standing_rows import BEST, age_s_of, best_rows, progress_rows
+    from tuner.report.standing_rows import BEST, best_rows, progress_json, progress_rows
+    from tuner.runs.farm_progress import read_farm_progress
     from tuner.runs.list_runs import baseline_of, open_run
     from tuner.runs.progress import read_progress
 
     run = open_run(path)
-    now, base = read_progress(run), baseline_of(run)
     if as_json:
-        print_json(
-            {
-                "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
-                "readings": now.readings, "of_readings": now.of_readings, "boards": now.boards, "drifted_rows": now.drifted,
-                "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "baseline_cycles": base,
-                "last_row_age_s": age_s_of(now), "left_s": now.left_s if run.state == "running" else None, "lost_rows": now.lost,
-            }
-        )  # fmt: skip
+        print_json(progress_json(run))
         return
-    print_pairs(progress_rows(run, now))
+    now, base = read_progress(run), baseline_of(run)
+    print_pairs(progress_rows(run, now, read_farm_progress(run)))
     if now.best:
         print_line()
         print_table(BEST, best_rows(now, base))

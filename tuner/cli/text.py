@@ -11,6 +11,7 @@ from typing import Any
 from simulator.terminal import escape_json, escape_line, print_line, print_text
 from tuner.cost_model.messages import describe_proposers
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
+from tuner.measure.gain_line import describe_gain
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 
@@ -106,10 +107,11 @@ def print_robust(summary: Mapping[str, Any]) -> None:
         print_line(line)
 
 
-def print_proposers(summary: Mapping[str, Any]) -> None:
-    """Print the models that proposed candidates, if the summary has them."""
-    if sentence := describe_proposers(summary):
-        print_line(sentence)
+def print_search(summary: Mapping[str, Any]) -> None:
+    """Print the gain of the search and the models that proposed candidates, if the summary has them."""
+    for sentence in (describe_gain(summary), describe_proposers(summary)):
+        if sentence:
+            print_line(sentence)
 
 
 def print_unconfirmed(summary: Mapping[str, Any]) -> None:

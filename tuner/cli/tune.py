@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,15 @@ from tuner.cli import options
 from tuner.cli.common import UNCONFIRMED, resumable
 from tuner.cli.group import FOLDER
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
-from tuner.cli.text import print_json, print_levels, print_next, print_proposers, print_robust, print_unconfirmed
+from tuner.cli.text import print_json, print_levels, print_next, print_robust, print_search, print_unconfirmed
 
 app = new_app()
+EARLY = {
+    "saturated": "saturated (--set budget.least_gain=null goes on)",
+    "core hours": "--max-core-hours are spent (more, and --resume, go on)",
+    "exhausted": "nothing new was left to try",
+}
+"""Reason -> words."""
 
 
 @app.command()
@@ -32,6 +39,12 @@ def tune(
         int | None, typer.Option(metavar="N", min=1, help="Budget: readings, task x level x repeat, the finals' among them.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Budget: seconds of wall time.")] = None,
+    max_core_hours: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="End before the budget is spent after N CPU hours of workers, of all sessions. (default: budget.core_hours)"
+        ),
+    ] = None,
     seed: options.Seed = 0,
     config: options.Config = None,
     overrides: options.Set = None,
@@ -69,16 +82,19 @@ def tune(
 ) -> int:
     if sum(budget is not None for budget in (candidates, measurements, seconds)) > 1:
         raise BadInputError("--candidates, --measurements and --seconds: give one of them")
+    if max_core_hours is not None and not 0 < max_core_hours < math.inf:
+        raise BadInputError(f"--max-core-hours {max_core_hours:g}: expected a number of hours above 0")
     from tuner.driver import tune as drive
     from tuner.runs.folder import read_json
     from tuner.tune_request import TuneRequest
 
     model, random_weights = options.model_and_seed(model, random_weights)
     request = TuneRequest(
-        model=model, machine=machine, out=out, candidates=candidates, measurements=measurements, seconds=seconds, seed=seed, config=config,
-        overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
-        tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
-        mirror=mirror, store=store, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
+        model=model, machine=machine, out=out, candidates=candidates, measurements=measurements, seconds=seconds,
+        max_core_hours=max_core_hours, seed=seed, config=config, overrides=tuple(overrides or ()),
+        level_weights=parse_weights(level_weights), resume=resume, style=style, tag=parse_tags(tag or ()), dtype=dtype,
+        shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet, mirror=mirror, store=store,
+        warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
         strategy=strategy, variants=variants, insure=insure, objective=objective, frames=frames,
         **vars(farm),
     )  # fmt: skip
@@ -94,14 +110,13 @@ def tune(
         target_cycles = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
         print_line(f"searched with target {target['name']}, which says {target_cycles} cycles; the table is the NPU's")
     print_robust(summary)
-    print_proposers(summary)
+    print_search(summary)
     print_unconfirmed(summary)
     if store is not None:
         use = summary["measurements"]
         note = "; the store had the others" if use["paid"] < use["asked"] else ""
         print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}{note}")
-    early = {"plateau": "; ended early: no more gain", "exhausted": "; ended early: nothing new was left to try"}
-    why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
+    why = next((f"; ended early: {EARLY[reason]}" for reason in summary["stopped"] if reason in EARLY), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
     best = out / "best.onnx"
     several = len({row["plan"] for row in summary["levels"].values()}) > 1

@@ -164,13 +164,14 @@ Models = tuple[TrainedModel, ...]  # the model in use; () without one
 class TrainingOutcome(NamedTuple):
     """Outcome of a training: the candidate, the chosen proposer, and the models in use.
 
-    pairs: share of held-out pairs in the right order, for each compared proposer.
+    pairs: share of held-out pairs in the right order, for each compared proposer.  cpu_s: CPU time of the training.
     """
 
     candidate: TrainedModel
     chosen: Proposer
     pairs: Mapping[Proposer, float]
     models: Models
+    cpu_s: float = 0.0
 
 
 def _digest(raw: bytes, judge: bytes) -> str:

@@ -9,7 +9,8 @@ Messages to actors are jobs; or single items of a lost job, to find the item tha
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Actor, Actors, Announce, FarmError
 from tuner.platform.interfaces import Clock
+from tuner.runs.farm_state import StaffCounts
 from tuner.search.epoch import EVOLVING
 
 
@@ -118,6 +120,13 @@ class ActorPool:
     def names(self) -> list[str]:
         """Names of living actors: `w0@host:pid`."""
         return self._crew.supervision.names
+
+    def counts(self) -> StaffCounts:
+        return self._crew.supervision.counts()
+
+    def nodes(self) -> Mapping[str, int]:
+        """See `Staff`; names are `w0@host:pid`."""
+        return Counter(name.partition("@")[2].rpartition(":")[0] for name in self.names)
 
     @property
     def free(self) -> bool:

@@ -44,11 +44,15 @@ class Deadline:
 
 @dataclass
 class RunBudget:
-    """Exactly one of them is set.  readings: while fewer are spent, another task is measured (`tuner.farm.measurement_budget`)."""
+    """Exactly one of the first three is set.  readings: while fewer are spent, another task is measured (`tuner.farm.measurement_budget`).
+
+    core_s: CPU seconds of all jobs, beside the other limit; None: any.
+    """
 
     candidates: int | None = None
     deadline: Deadline | None = None
     readings: int | None = None
+    core_s: float | None = None
 
     def programs(self, used: int) -> int | None:
         """Programs that may still be measured; None: limited only by time or readings."""
@@ -89,6 +93,8 @@ class Ledger:
 
     logged: readings of all tasks with rows, if a second measurement may differ; else None.  boards: boards that measure; else None.
     readings: readings of the placed tasks.  repeats: readings of a task at a level.
+    core_s: CPU seconds of all jobs and trainings with a result, over all sessions.
+    answered: tasks of the committed results of this session.  hits: those among them whose results the log or the store had.
     """
 
     levels: tuple[str, ...]
@@ -103,6 +109,9 @@ class Ledger:
     boards: BoardWatch | None = None
     repeats: int = 1
     readings: int = 0
+    core_s: float = 0.0
+    answered: int = 0
+    hits: int = 0
 
     def __post_init__(self) -> None:
         self.ahead = Ahead(self.champions.empty())
@@ -115,6 +124,11 @@ class Ledger:
     @property
     def spent(self) -> bool:
         return self.budget.spent(self.programs, self.readings + self.ahead.readings)
+
+    @property
+    def core_hours_spent(self) -> bool:
+        """Whether jobs took the CPU time of the budget; False before the first program."""
+        return self.budget.core_s is not None and self.core_s >= self.budget.core_s and self.programs > 0
 
     @property
     def counted(self) -> Tally:
@@ -133,6 +147,8 @@ class Ledger:
         if otherwise or not (complete and result.complete):
             self._put_ahead(opened, numbers)
             return "otherwise" if otherwise else "later"
+        self.answered += len(new)
+        self.hits += min(len(new), len(new) - int(new.sum()) + result.stored)
         placed, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
         for index in placed.tolist():
             name = opened.names[index]

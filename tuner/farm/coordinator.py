@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
@@ -11,18 +12,18 @@ from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.cost_model.trainer import Trainer
 from tuner.farm.commit_log import Ledger
 from tuner.farm.crash_journal import Attempts
-from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
 from tuner.farm.jobs import Broadcast, FailingItems, Job, JobResult, JobRunner, Training, build_job_runner
+from tuner.farm.saturation import Saturation
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.task_numbers import count
 from tuner.measure.request import Measurement, Request
-from tuner.search.epoch import EVOLVING
+from tuner.runs.farm_state import StaffCounts
 
 IDLE_EPOCHS = 10  # epochs without a new task, after which none is expected any more
 POLL_S = 1.0
 
-Stopped = Literal["budget", "plateau", "exhausted"]
+Stopped = Literal["budget", "core hours", "saturated", "exhausted"]
 Key = tuple[int, int]
 TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 
@@ -93,6 +94,12 @@ class SerialJobs:
             gc.unfreeze()
         gc.set_threshold(*self._thresholds)
 
+    def counts(self) -> StaffCounts:
+        return StaffCounts(int(self._job is not None), int(self._job is None), 0, 0)
+
+    def nodes(self) -> Mapping[str, int]:
+        return {socket.gethostname(): 1}
+
     @property
     def free(self) -> bool:
         return self._job is None
@@ -135,11 +142,9 @@ class Coordinator:
     """Driver of one search.  on_commit: called with the findings of every committed result.  models_used: number of the model of the newest
     logged epoch.
 
-    show: called regularly.  say: prints a line.  plateau: ends the search when it gains nothing any more.  rows: number of tasks ->
-    training
-    rows of the first ones in order (`tuner.farm.search_run`); needed with a trainer.  drop: called with a wrong pack of the store and the
-    task
-    that shows it.
+    show: called regularly.  say: prints a line.  saturation: ends the search when more programs would gain next to nothing.
+    rows: number of tasks -> training rows of the first ones in order (`tuner.farm.search_run`); needed with a trainer.
+    drop: called with a wrong pack of the store and the task that shows it.
     """
 
     def __init__(
@@ -151,12 +156,12 @@ class Coordinator:
         on_commit: Callable[[bytes], None] = lambda _: None,
         show: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
-        plateau: Plateau | None = None,
+        saturation: Saturation | None = None,
         rows: Callable[[int], bytes] | None = None,
     ) -> None:
         self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
         self.on_commit, self.show, self.say = on_commit, show, say
-        self.plateau = plateau or Plateau(None, 0.0)
+        self.saturation = saturation
         self.rows = rows
         self.drop: Callable[[str, str], None] = lambda pack, task: None
         self.dropped: dict[str, str] = {}  # pack -> task
@@ -187,19 +192,21 @@ class Coordinator:
             self.show()
             for key, result in self.jobs.finished(POLL_S):
                 self._receive(key, result)
-        if self.ledger.budget.deadline is not None and self.ledger.spent:
+        if self.stopped == "core hours" or (self.stopped == "budget" and self.ledger.budget.deadline is not None):
             self._gather()
 
     @property
     def stopped(self) -> Stopped | None:
         """Reason why the search has ended; None while it runs."""
-        return "budget" if self.ledger.spent else self._found_all
+        if self.ledger.spent:
+            return "budget"
+        return "core hours" if self.ledger.core_hours_spent else self._found_all
 
     @property
-    def _found_all(self) -> Literal["plateau", "exhausted"] | None:
-        """Reason why no new tasks are left, whatever the budget."""
-        if self.plateau.reached:
-            return "plateau"
+    def _found_all(self) -> Literal["saturated", "exhausted"] | None:
+        """Reason why no new tasks are wanted, whatever the budget."""
+        if self.saturation is not None and self.saturation.reached:
+            return "saturated"
         return "exhausted" if self._idle >= IDLE_EPOCHS else None
 
     def _hand_out(self) -> None:
@@ -233,6 +240,7 @@ class Coordinator:
         return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]), prior=self.trainer.prior)
 
     def _receive(self, key: Key, result: JobResult | TrainingOutcome) -> None:
+        self.ledger.core_s += result.cpu_s
         if isinstance(result, JobResult):
             self._running -= 1
             for pack, task in result.differing:
@@ -270,17 +278,17 @@ class Coordinator:
 
     def _epoch_done(self, findings: Sequence[bytes]) -> None:
         self.jobs.tell_epoch(findings)
-        best = [member for member in self.ledger.champions.best if member is not None]
-        if self.schedule.complete > EVOLVING and len(best) == len(self.ledger.levels):
-            self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
+        if self.saturation is not None:
+            self.saturation.epoch_done(self.schedule.programs[-1], findings)
         self._idle = self._idle + 1 if len(self.ledger.tasks) == self._placed else 0
         self._placed = len(self.ledger.tasks)
         if self.trainer is not None and self.trainer.due(count(self.ledger.numbers)):
             self.schedule.train()
 
     def _gather(self) -> None:
-        """After the time limit: log what other jobs have measured so far."""
-        while self._running:
+        """After a limit of time: log what other jobs have measured so far.  They stop by themselves at a deadline, and are not waited for
+        where core hours are spent."""
+        while self._running and self.stopped == "budget":
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, JobResult):
                     self._receive(key, result)

@@ -56,6 +56,11 @@ class EpochSchedule:
         """Most jobs that run at a time."""
         return self.shards * (1 + self.behind)
 
+    @property
+    def awaits_model(self) -> bool:
+        """Whether the next job waits for a training."""
+        return self.models_of(self._next[0]) > self.trained
+
     def version_of(self, epoch: int) -> int:
         """Epochs that a job depends on: 0 .. version - 1."""
         return min(epoch, max(EVOLVING, epoch - self.behind))

@@ -102,6 +102,7 @@ class JobResult(NamedTuple):
     segments: number of segments with results.
     cpu_s: CPU time of this process.
     differing: packs of the store whose result for a task, named behind them, differs from a second measurement.
+    stored: number of tasks whose results the store had.
     """
 
     batch: Batch
@@ -109,6 +110,7 @@ class JobResult(NamedTuple):
     segments: int
     cpu_s: float
     differing: Sequence[tuple[str, str]] = ()
+    stored: int = 0
 
     @property
     def findings(self) -> bytes:
@@ -265,6 +267,7 @@ class JobRunner:
             len(collector.segments),
             time.process_time() - begun,
             () if memo is None else memo.take_reports(),
+            recorder.stored,
         )
 
     def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
@@ -311,11 +314,11 @@ class JobRunner:
         return spared
 
     def _train(self, training: Training) -> TrainingOutcome:
-        older = self.models[0] if training.models and self.models else None
+        begun, older = time.process_time(), self.models[0] if training.models and self.models else None
         rows = unpack_rows(training.rows)
         trained = retrain(self.cost_model, rows, self.spec.origin.seed, self.spec.config.model, older, training.prior)
         self.done += 1
-        return trained
+        return trained._replace(cpu_s=time.process_time() - begun)
 
 
 def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:

@@ -41,6 +41,11 @@ class Recorder:
         if measurement.task and measurement.task not in self._tasks:  # different genes may have the same plan, which has a row already
             self._tasks[measurement.task] = _Task(self, request, measurement, time.time_ns() // 1000)
 
+    @property
+    def stored(self) -> int:
+        """Number of tasks whose results the store had."""
+        return sum(bool(task.measurement.pack) for task in self._tasks.values())
+
     def batch(self, epoch: bytes) -> Batch:
         """Batch of the recorded tasks.  epoch: the collector's columns for the same measurements."""
         tasks, contention = [*self._tasks.values()], self.spec.target_graph.machine.contention

@@ -6,7 +6,7 @@ A training gets only rows that are durable, so the log alone explains every mode
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,10 +24,11 @@ from tuner.cost_model.training_rows import pack_rows, rows_of_search
 from tuner.farm.board_drift import BoardWatch
 from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs
-from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import EpochSchedule
+from tuner.farm.farm_meter import FarmMeter
 from tuner.farm.progress_display import ProgressBar
 from tuner.farm.reading_conflicts import LoggedReadings
+from tuner.farm.saturation import Saturation
 from tuner.farm.search_spec import SearchSpec
 from tuner.farm.store_client import StoreClient
 from tuner.farm.uncommitted import read_ahead
@@ -72,16 +73,16 @@ class SearchRun:
 
     said: entries about earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: makes the initial genomes, when the
     search begins; None if a resumed run does not name them again.  prior: initial model; a copy is in the run's folder of models.
-    storing: client of a store; None without one.
+    storing: client of a store; None without one.  meter: None: the farm is not observed.
     """
 
     def __init__(
         self, world: Platform, spec: SearchSpec, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
         prior: StoredModel | None = None,
-        storing: StoreClient | None = None,
+        storing: StoreClient | None = None, meter: FarmMeter | None = None,
     ) -> None:  # fmt: skip
-        self.storing = storing
+        self.storing, self._meter = storing, meter
         self.clock = world.clock
         config = spec.config
         self.spec, self.levels, self.config, self.place, self.quiet = spec, spec.levels, config, place, request.quiet
@@ -92,8 +93,10 @@ class SearchRun:
         self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.use.cost_model else None
         rows = partial(durable_rows, place.path, self.ledger, spec)
-        plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
-        self.conductor = Coordinator(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
+        self.saturation = Saturation(config.budget.least_gain, len(spec.levels))
+        self.conductor = Coordinator(
+            jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, self.saturation, rows
+        )
         if storing is not None:
             if storing.packed:
                 jobs.tell_stored(storing.packed)
@@ -120,6 +123,8 @@ class SearchRun:
             self._shown = None
 
     def _show(self) -> None:
+        if self._meter is not None:
+            self._meter.look(self.ledger, self.schedule)
         if self._shown is not None:
             self._shown.update(self.snapshot())
 
@@ -166,14 +171,15 @@ class SearchRun:
         ledger = self.ledger
         ledger.numbers = state["numbers"]
         ledger.failures.update(state["failures"])
-        ledger.readings = int(state["readings"])
+        ledger.readings, ledger.core_s = int(state["readings"]), float(state.get("core_s", 0.0))  # checkpoints of earlier versions lack it
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
         if not lost:  # else remaining rows may come behind missing ones, which must be measured again
             ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.spec.target_graph, self.champions.empty())
-        self.conductor.plateau.restore(state["plateau"])
         self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
+        for programs, results in zip(self.schedule.programs[1:], epochs, strict=True):
+            self.saturation.epoch_done(programs, results)
         self.conductor.begin(findings[: self._began], epochs)
 
     def _begin(self, warm: WarmStart | None, start: Mapping[Genome, str]) -> None:
@@ -230,7 +236,8 @@ class SearchRun:
         self._unsaved.append(findings)
         now, first = self.clock.monotonic_s(), self.schedule.frontier == (BEGINNING, 0)
         if first or now - self._saved_s >= self.config.farm.checkpoint_every_s:
-            self._save(now)
+            with nullcontext() if self._meter is None else self._meter.writing():
+                self._save(now)
 
     def _save(self, now_s: float) -> None:
         self._saved_s = now_s
@@ -242,7 +249,7 @@ class SearchRun:
             "numbers": self.ledger.numbers,
             "failures": dict(self.ledger.failures),
             "readings": self.ledger.readings,
-            "plateau": self.conductor.plateau.state(),
+            "core_s": round(self.ledger.core_s, 3),
             "models_used": self.conductor.models_used,
             "warm_start": self.warm_start,
             "warm_tasks": self._warm_tasks,

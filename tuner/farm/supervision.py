@@ -33,6 +33,7 @@ from typing import Literal, NamedTuple
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
 from tuner.farm.slots import DEPTH, QueuedWork, Slot, Slots, TrackedWork, first
 from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
+from tuner.runs.farm_state import StaffCounts
 
 BUILD_TRIES = 3  # starts of an actor that may fail
 LATE_TIMES, LATE_S = 4.0, 1.0  # multiple of the usual time, and least time, after which work is late
@@ -90,6 +91,11 @@ class Supervision:
     def names(self) -> list[str]:
         """Names of living actors."""
         return [slot.name for slot in self._slots.every if slot.built]
+
+    def counts(self) -> StaffCounts:
+        """Counts of actors and of waiting work, from sizes of orders that are kept anyway."""
+        built, idle = self._slots.built, len(self._slots.free[0])
+        return StaffCounts(built - idle, idle, len(self._of) - built, len(self._fresh) + len(self._suspects))
 
     def due_s(self, now_s: float) -> float | None:
         """Seconds until `tick` is needed, unless an event comes first."""

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+import numpy as np
+
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel
@@ -32,6 +34,7 @@ from tuner.runs.folder import RunFolder, RunIdentity, write_json
 from tuner.summary import (
     BoundSummary,
     BudgetUse,
+    GainSummary,
     GroupedSummary,
     LevelSummary,
     MeasurementsUse,
@@ -97,7 +100,9 @@ def summarize(
         config_digest=config.digest,
         budget=_budget(config, candidates, measurements.asked, wall_s),
         measurements=measurements,
+        core_hours=round(sum(run.ledger.core_s for run in runs) / 3600, 6),
         stopped=tuple(run.conductor.stopped or "budget" for run in runs),
+        search_gain=None if _began_with_champions(end) else _search_gain(searches, runs, chosen.ends),
         warm_start=tuple(line for run in runs for line in run.warm_start),
         wall_s=round(wall_s, 3),
         candidates=candidates,
@@ -143,6 +148,22 @@ def _target(
     pairs = list(zip(searches, ends, strict=True))
     cycles = {level: sum(len(search.pieces) * int(end.best[i].cycles[i]) for search, end in pairs) for i, level in enumerate(levels)}
     return TargetSummary(name=config.target.name, cycles=cycles)
+
+
+def _search_gain(searches: Sequence[SearchedSubgraph], runs: Sequence[SearchRun], ends: Sequence[SearchEnd]) -> GainSummary:
+    """Gain of all searches, weighted by the cycles of their champions."""
+    courses = [run.saturation for run in runs]
+    weights = [
+        len(search.pieces) * sum(int(member.cycles[level]) for level, member in enumerate(end.best))
+        for search, end in zip(searches, ends, strict=True)
+    ]
+    expected = [course.expected for course in courses]
+    shares = [share for share in expected if share is not None]
+    return GainSummary(
+        gain=round(float(np.average([course.gain for course in courses], weights=weights)), 6),
+        expected=round(float(np.average(shares, weights=weights)), 6) if len(shares) == len(expected) else None,
+        saturated=all(course.reached for course in courses),
+    )
 
 
 def _stored_readings(folder: RunFolder[LocalPath]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -45,6 +45,7 @@ STORE_BYTES = 256 << 20  # object store of a local Ray
 # No reports of every process to a missing dashboard.  Workers have the niceness of the driver: with Ray's own 15 they would get only the
 # time that other processes leave
 SETTINGS = {"task_events_report_interval_ms": 0, "worker_niceness": 0}
+MOST_LINES = 10_000  # different lines of actors that are remembered
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Ray runs methods outside the main thread, and glibc gives every thread its own heap, which grows and shrinks in small steps: this slows a
@@ -52,6 +53,7 @@ ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "M
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception)\b|.*\b(ERROR|No such file|not found|denied)\b")
+_RAY_LINE = re.compile(r"\[\d{4}-\d\d-\d\d \S+ [IWEF] \d+ \d+\]|\*\*\* |PC: @|\s*@ +0x")
 
 Say = Callable[[str], None]
 
@@ -153,9 +155,9 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         return Connection(owned=False)
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
     option, handler = "--address" if address else "RAY_ADDRESS", signal.getsignal(signal.SIGTERM)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    # Ray prints every worker's death on stdout in any case; programs may read JSON there, and the farm reports deaths itself
-    ray._private.worker.print_to_stdstream = _swallow
+    quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR}
+    # Ray prints workers' output, and every worker's death, on stdout; programs may read JSON there, and the farm reports deaths itself
+    ray._private.worker.print_to_stdstream = ActorOutput()
     # under `uv run` Ray would make a new environment for every worker, without the driver's packages; RAY_ENABLE_UV_RUN_RUNTIME_ENV
     # is read at the import of Ray, which may have happened
     ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
@@ -191,8 +193,23 @@ def _join_cluster(handler: Any) -> Connection:
     return Connection(owned=True, watch=watch)
 
 
-def _swallow(*_: object, **__: object) -> None:
-    pass
+class ActorOutput:
+    """Printer of what actors print, on stderr, each line once: a warning of a library comes from every actor.
+
+    Messages of Ray itself are dropped, also in the output of an actor.  Lines beyond MOST_LINES are printed as they come.
+    """
+
+    def __init__(self, say: Say = terminal.say) -> None:
+        self._say, self._lines = say, set[str]()
+
+    def __call__(self, data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+        """Print a message of Ray's log monitor; of actors alone, which have a name."""
+        del ignore_prefix
+        for line in data["lines"] if data.get("actor_name") else ():
+            if line not in self._lines and not _RAY_LINE.match(line):
+                if len(self._lines) < MOST_LINES:
+                    self._lines.add(line)
+                self._say(f"worker {data['pid']}@{data['ip']}: {line}")
 
 
 def require_token(address: str, option: str = "--address") -> None:

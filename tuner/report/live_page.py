@@ -11,6 +11,7 @@ from tuner.report.search_figures import curves
 from tuner.report.standing_rows import BEST, best_rows, progress_rows
 from tuner.report.view import open_view
 from tuner.runs.dataframes import asked_programs, over_time
+from tuner.runs.farm_progress import read_farm_progress
 from tuner.runs.list_runs import baseline_of, open_run
 from tuner.runs.progress import progress_of_log, read_progress_log
 from tuner.runs.subgraph_runs import subgraph_copies
@@ -27,7 +28,11 @@ def live_page(path: AnyPath) -> str:
         return run_page(open_view(path))
     log, baseline, figures = read_progress_log(run), baseline_of(run), Figures()
     now = progress_of_log(run, log)
-    sections = [html_section("standing", "How far it is", _STANDING, html_table(("<what", "<now"), progress_rows(run, now).items()))]
+    sections = [
+        html_section(
+            "standing", "How far it is", _STANDING, html_table(("<what", "<now"), progress_rows(run, now, read_farm_progress(run)).items())
+        )
+    ]
     if now.best:
         sections.append(html_section("best", "Best so far", _BEST, html_table(BEST, best_rows(now, baseline))))
     if log is not None and now.best and baseline:

@@ -9,6 +9,7 @@ from compiler.diagnostics.grouped_convs import GroupStructure
 from simulator.npu.level import Level
 from tuner.cost_model.messages import describe_proposers
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
+from tuner.measure.gain_line import describe_gain
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
@@ -28,7 +29,8 @@ def run_page(run: RunView) -> str:
         html_section(
             "search",
             "Best so far",
-            "Every line starts at the first program of the run, layer by layer before any tuning; at 1 it is as fast as the baseline.",
+            "Every line starts at the first program of the run, layer by layer before any tuning; at 1 it is as fast as the baseline. "
+            + describe_gain(summary),
             "<h3>Against measured programs</h3>",
             figures.place(search.best_so_far(run, by_time=False)),
             "<h3>Against time</h3>",

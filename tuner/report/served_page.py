@@ -1,12 +1,15 @@
-"""Web page on loopback: one address, GET only, rebuilt at most once every few seconds for any number of browsers."""
+"""Web pages on loopback: a few addresses, GET only, each rebuilt at most once every few seconds for any number of browsers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from time import monotonic
+from typing import Any
 
 from simulator.npu.errors import TilefarmError
 from tuner.report.html import html_document, html_section
@@ -15,27 +18,46 @@ from tuner.report.live_page import AGAIN_S
 LOOPBACK = "127.0.0.1"
 
 
+class _Cached:
+    """Text in a cache.  make: returns it."""
+
+    def __init__(self, kind: str, make: Callable[[], str]) -> None:
+        self.kind, self._make, self._lock, self._text, self._made_at = kind, make, Lock(), b"", float("-inf")
+
+    def text(self) -> bytes:
+        """Text, rebuilt when it is old."""
+        with self._lock:
+            if monotonic() - self._made_at >= AGAIN_S:
+                self._text, self._made_at = self._make().encode(), monotonic()
+            return self._text
+
+
 class ServedPage(ThreadingHTTPServer):
-    """Server of one page.  make: returns the page's text; a typed error becomes a page of one line.  Raises `OSError` for a taken port."""
+    """Server of a page at `/` and of values as JSON.  page: returns the page's text; values: path -> maker of a value.
+
+    A typed error becomes a page of one line, or `{"error": line}`.  Raises `OSError` for a taken port.
+    """
 
     daemon_threads = True
 
-    def __init__(self, port: int, make: Callable[[], str]) -> None:
+    def __init__(self, port: int, page: Callable[[], str], values: Mapping[str, Callable[[], Any]]) -> None:
         super().__init__((LOOPBACK, port), _Handler)
-        self._make, self._lock, self._page, self._made_at = make, Lock(), b"", float("-inf")
+        self.cached = {path: _Cached("application/json", partial(_json, make)) for path, make in values.items()}
+        self.cached["/"] = _Cached("text/html; charset=utf-8", partial(_page, page))
 
-    def page(self) -> bytes:
-        """Page in cache, rebuilt when it is old."""
-        with self._lock:
-            if monotonic() - self._made_at >= AGAIN_S:
-                self._page, self._made_at = self._text().encode(), monotonic()
-            return self._page
 
-    def _text(self) -> str:
-        try:
-            return self._make()
-        except TilefarmError as error:
-            return html_document("No page just now", str(error), [html_section("error", "What is wrong", str(error))], AGAIN_S)
+def _page(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except TilefarmError as error:
+        return html_document("No page just now", str(error), [html_section("error", "What is wrong", str(error))], AGAIN_S)
+
+
+def _json(make: Callable[[], Any]) -> str:
+    try:
+        return json.dumps(make(), allow_nan=False)
+    except TilefarmError as error:
+        return json.dumps({"error": str(error)})
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -46,15 +68,15 @@ class _Handler(BaseHTTPRequestHandler):
         # DNS rebinding: another site's page would send its own host name
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
-        elif self.path != "/":
+        elif (cached := self.server.cached.get(self.path)) is None:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
-            page = self.server.page()
+            text = cached.text()
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(page)))
+            self.send_header("Content-Type", cached.kind)
+            self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(page)
+            self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
         """Drop the line: the terminal has the address already."""

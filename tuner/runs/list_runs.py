@@ -115,10 +115,11 @@ def baseline_of(run: RunEntry) -> dict[str, int]:
 
 
 class AskedBudget(NamedTuple):
-    """Budget of the last command: one of the two, or neither for a budget of time."""
+    """Budget of the last command: one of the first two, or neither for a budget of time.  core_hours: limit beside it."""
 
     candidates: int | None = None
     measurements: int | None = None
+    core_hours: float | None = None
 
 
 def budget_of(path: AnyPath) -> AskedBudget:

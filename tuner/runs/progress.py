@@ -90,7 +90,7 @@ def read_progress(run: RunEntry) -> RunProgress:
 
 def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
     """Progress from a log.  log: result of `read_progress_log`."""
-    of, of_readings = budget_of(run.path)
+    of, of_readings, _ = budget_of(run.path)
     if log is None:
         return RunProgress(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
     (table, lost), served = log, subgraph_copies(run.path)

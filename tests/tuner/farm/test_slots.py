@@ -113,6 +113,12 @@ class Farm:
                 self.over[action.work] += 1
             assert not isinstance(action, GiveUp)
         check(self.machine._slots, self.now_s, self.machine.replaced)
+        every, counts = self.machine._slots.every, self.machine.counts()
+        assert counts.busy == sum(slot.built and len(slot.queue) > 0 for slot in every)
+        assert counts.idle == sum(slot.built and not slot.queue for slot in every)
+        assert counts.joining == sum(slot.actor is not None and not slot.built for slot in every)
+        held = {id(lying.work) for slot in every for lying in slot.queue if not lying.work.over}
+        assert counts.queued == self.jobs - len(self.over) - len(held)
 
     def hear(self, event: Event) -> None:
         self.do(self.machine.heard(event, self.now_s))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ import tuner
 from simulator.npu.errors import BadInputError
 from tests.messages import naming
 from tests.tuner.platform.actors_contract import Steps
+from tests.tuning import ROOT
 from tuner.platform import ray_cluster as cluster
 from tuner.platform.ray_actors import RayActors
-from tuner.platform.ray_cluster import OPEN_CLUSTER, probe_head, require_token, worker_environment
+from tuner.platform.ray_cluster import OPEN_CLUSTER, ActorOutput, probe_head, require_token, worker_environment
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -78,3 +81,52 @@ def test_workers_share_modules_with_one_thread_and_heap(tmp_path: Any, monkeypat
     paths = worker_environment()["PYTHONPATH"].split(os.pathsep)
     assert str(tmp_path / "src" / "app") in paths
     assert str(tmp_path / "lib" / "python3") not in paths
+
+
+def test_output_of_actors_is_said_once() -> None:
+    lines: list[str] = []
+    output = ActorOutput(lines.append)
+    for pid in (7, 8, 9):
+        alike = ["weights are old", f"step {pid}"]
+        output({"lines": alike, "pid": pid, "ip": "node", "is_err": pid % 2 == 0, "actor_name": "RayActor"}, ignore_prefix=False)
+        native = f"[2026-01-01 10:00:00,123 E {pid} {pid}] logging.cc:447: *** SIGSEGV received at time=17"
+        output({"lines": [native, "*** SIGSEGV ***", "    @     0x7f00  120  f()"], "pid": pid, "ip": "node", "actor_name": "RayActor"})
+        output({"lines": ["A worker died"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert lines == ["worker 7@node: weights are old", "worker 7@node: step 7", "worker 8@node: step 8", "worker 9@node: step 9"]
+
+
+PRINTING = """
+import sys
+from tuner.platform.ray_actors import RayActors
+
+class Worker:
+    done = 0
+    def work(self, packed, shared, announce):
+        return b""
+
+def make():
+    print("on stdout")
+    print("on stderr", file=sys.stderr)
+    return Worker()
+
+if __name__ == "__main__":
+    import time
+    with RayActors(make, 2) as actors:
+        for slot in range(2):
+            actors.start(slot, slot)
+        built = 0
+        while built < 2:
+            built += len(actors.events(1.0))
+        time.sleep(3.0)
+"""
+
+
+@pytest.mark.slow
+def test_real_actors_are_heard_once(tmp_path: Path) -> None:
+    script = tmp_path / "printing.py"
+    script.write_text(PRINTING)
+    ended = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert ended.stdout == ""
+    assert sorted(line.partition(": ")[2] for line in ended.stderr.splitlines() if "worker " in line) == ["on stderr", "on stdout"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.npu.errors import BadInputError
 from tests.html_page import Page, assert_navigation_names_headings, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
@@ -19,6 +21,7 @@ from tuner.report.html import as_text
 from tuner.report.live_page import live_page
 from tuner.report.served_page import LOOPBACK, ServedPage
 from tuner.report.standing_rows import progress_rows
+from tuner.runs.farm_progress import read_farm_progress
 from tuner.runs.list_runs import baseline_of, open_run
 from tuner.runs.progress import read_progress
 
@@ -39,7 +42,7 @@ def test_page_follows_the_log_until_the_report(ended: Path, tmp_path: Path) -> N
     assert_navigation_names_headings(page)
     assert ("meta", {"http-equiv": "refresh", "content": "10"}) in page.tags
     run = open_run(going)
-    for name, value in progress_rows(run, read_progress(run)).items():
+    for name, value in progress_rows(run, read_progress(run), read_farm_progress(run)).items():
         assert name == "newest row" or f'<td class="text">{name}</td><td class="text">{as_text(value)}</td>' in text, "what `status` says"
     assert "tilefarm tune with --resume" in text
     for level, best in read_progress(open_run(ended)).best.items():
@@ -61,7 +64,12 @@ def served(made: list[int]) -> Iterator[ServedPage]:
         made.append(len(made))
         return f"page {len(made)}"
 
-    with ServedPage(0, make) as server:
+    def value() -> dict[str, int]:
+        if len(made) > 1:
+            raise BadInputError("no log")
+        return {"made": len(made)}
+
+    with ServedPage(0, make, {"/status.json": value}) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -86,6 +94,14 @@ def test_page_is_remade_only_after_a_while(served: ServedPage, made: list[int], 
     assert made == [0, 1]
 
 
+def test_status_is_served_beside_the_page(served: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(served, "/status.json") == (200, '{"made": 0}')
+    instants = itertools.count(1e9, 1e3)
+    monkeypatch.setattr(served_page, "monotonic", lambda: next(instants))
+    assert [ask(served)[1], ask(served)[1]] == ["page 1", "page 2"]
+    assert ask(served, "/status.json") == (200, '{"error": "no log"}')
+
+
 def test_nothing_else_is_served(served: ServedPage, made: list[int]) -> None:
     assert ask(served, "/run.json")[0] == 404
     assert ask(served, host="example.org")[0] == 403
@@ -95,6 +111,6 @@ def test_nothing_else_is_served(served: ServedPage, made: list[int]) -> None:
 def test_errors_are_reported_before_a_page_is_served(ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path)]) == 2
     assert "no run.json here" in capsys.readouterr().err
-    with ServedPage(0, str) as server:
+    with ServedPage(0, str, {}) as server:
         assert main(["watch", str(ended), "--port", str(server.server_port)]) == 2
     assert "0 takes any free one" in capsys.readouterr().err
