@@ -30,7 +30,7 @@ from tuner.runs.list_runs import SUMMARY
 from tuner.runs.study_summary import VERSION
 from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
 from tuner.study.optuna_storage import StudyStorage
-from tuner.study.trials import Record, ask_trials, best_trial, check_space, front, may_stop, should_stop
+from tuner.study.trials import Pruner, Record, ask_trials, best_trial, check_space, front, may_stop
 
 WORK = ".work"  # searches of the current batch
 
@@ -225,6 +225,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier
     """Fill in curves and values, rung by rung; all searches of one rung go out together, network by network."""
     config, counts = spec.config, spec.counts
     rungs = rungs_of(counts) if may_stop(config, earlier) else (len(counts),)
+    pruner = Pruner(config, counts, earlier) if len(rungs) > 1 else None
     configs = {record.number: config.replaced({**record.params, "farm.backend": "serial"}) for record in records}
     for rung in rungs:
         alive = [record for record in records if record.error is None and not record.pruned]
@@ -247,7 +248,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier
         for record in alive:
             if record.error is None:
                 record.curve = mean_curve(list(record.cells.values()))
-                record.pruned = rung < len(counts) and should_stop(record, config, counts, earlier)
+                record.pruned = rung < len(counts) and pruner is not None and pruner.stops(record)
     for record in records:
         if record.error is None and not record.pruned:
             record.value = areas(record.curve)[-1]

@@ -23,6 +23,8 @@ from tuner.log.digests import digest
 from tuner.study.curve import areas
 
 Params = dict[str, int | float | str]
+HISTORY = 1000  # trials that Optuna hears of, so that a batch costs no more in a long study
+BEST = 25  # of them, whatever their age: TPE takes no more for good ones
 
 
 @dataclass
@@ -66,16 +68,26 @@ def to_frozen_trial(record: Record, config: TuneConfig, counts: Sequence[int]) -
     )
 
 
+def select_history(records: Sequence[Record]) -> list[Record]:
+    """Trials that sampler and pruner hear of, in order: the `BEST` ones and the newest, at most `HISTORY`."""
+    if len(records) <= HISTORY:
+        return list(records)
+    finished = sorted((record for record in records if record.value is not None), key=lambda record: (record.value, record.number))
+    best = {record.number for record in finished[:BEST]}
+    chosen = best.union([record.number for record in records if record.number not in best][len(best) - HISTORY :])
+    return [record for record in records if record.number in chosen]
+
+
 def ask_trials(config: TuneConfig, seed: int, batch: int, count: int, earlier: Sequence[Record], counts: Sequence[int]) -> list[Record]:
     """First `count` trials of a batch; earlier: trials of all earlier batches.  A smaller count gives a prefix."""
     settings = config.study
     sampler_seed = int(digest(["study", seed, batch])[:8], 16)
     sampler = TPESampler(seed=sampler_seed, multivariate=True, constant_liar=True, n_startup_trials=settings.startup)
     study = optuna.create_study(sampler=sampler, direction="minimize")
-    study.add_trials(to_frozen_trial(record, config, counts) for record in earlier)
+    study.add_trials(to_frozen_trial(record, config, counts) for record in select_history(earlier))
     if not earlier:
         study.enqueue_trial(_own_values(config))  # the best is never worse than the present settings
-    return [Record(trial.number, trial.params) for trial in (study.ask(search_space(config)) for _ in range(count))]
+    return [Record(len(earlier) + number, study.ask(search_space(config)).params) for number in range(count)]
 
 
 def _own_values(config: TuneConfig) -> dict[str, Any]:
@@ -90,14 +102,23 @@ def _own_values(config: TuneConfig) -> dict[str, Any]:
     return values
 
 
-def should_stop(record: Record, config: TuneConfig, counts: Sequence[int], earlier: Sequence[Record]) -> bool:
-    """Whether Optuna's median pruner stops a trial now: a step is the number of readings, its value the area up to this number."""
-    study = optuna.create_study(pruner=MedianPruner(n_startup_trials=max(1, config.study.startup)), direction="minimize")
-    study.add_trials(to_frozen_trial(other_record, config, counts) for other_record in earlier)
-    trial = study.ask()
-    for count, area in zip(counts, areas(record.curve), strict=False):
-        trial.report(area, count)
-    return bool(trial.should_prune())
+class Pruner:
+    """Optuna's median pruner of one batch: a step is the number of readings, its value the area up to this number.
+
+    earlier: trials of all earlier batches.
+    """
+
+    def __init__(self, config: TuneConfig, counts: Sequence[int], earlier: Sequence[Record]) -> None:
+        pruner = MedianPruner(n_startup_trials=max(1, config.study.startup))
+        self._counts, self._study = counts, optuna.create_study(pruner=pruner, direction="minimize")
+        self._study.add_trials(to_frozen_trial(record, config, counts) for record in select_history(earlier))
+
+    def stops(self, record: Record) -> bool:
+        """Whether a trial is stopped now.  It stays unfinished in Optuna's study, and no other trial is judged by it."""
+        trial = self._study.ask()
+        for count, area in zip(self._counts, areas(record.curve), strict=False):
+            trial.report(area, count)
+        return bool(trial.should_prune())
 
 
 def may_stop(config: TuneConfig, earlier: Sequence[Record]) -> bool:

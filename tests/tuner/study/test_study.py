@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import optuna
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from optuna.trial import FrozenTrial
 from ray import cloudpickle
 
@@ -21,10 +24,11 @@ from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
 from tuner.farm.isolated_map import each_here, each_on_ray
+from tuner.study import trials
 from tuner.study.curve import CellCurve, areas
 from tuner.study.optuna_storage import JOURNAL
 from tuner.study.trial_driver import StudySpec, run_study
-from tuner.study.trials import ask_trials
+from tuner.study.trials import Record, ask_trials, select_history
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -73,6 +77,22 @@ def quiet(_: str) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_study(tmp_path_factory.mktemp("study") / "whole", SPEC, bowl, each_here, say=quiet)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.none() | st.integers(0, 9), max_size=60), st.integers(4, 20))
+def test_optuna_hears_of_the_best_and_the_newest(values: list[int | None], most: int) -> None:
+    records = [Record(number, {}, value=value) for number, value in enumerate(values)]
+    best = most // 4
+    with mock.patch.multiple(trials, HISTORY=most, BEST=best):
+        numbers = [record.number for record in select_history(records)]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == min(most, len(records))
+    if len(records) > most:
+        finished = sorted((record for record in records if record.value is not None), key=lambda record: (record.value, record.number))
+        kept = {record.number for record in finished[:best]}
+        others = [number for number in range(len(records)) if number not in kept]
+        assert set(numbers) == kept | set(others[len(kept) - most :])
 
 
 def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str, Any]) -> None:
