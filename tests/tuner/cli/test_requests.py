@@ -52,7 +52,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
         f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.generation=8 "
         "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
         "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --store s3://b/store "
-        "--runner m:f --target n:T "
+        "--runner m:f --target n:T --max-core-hours 1.5 "
         "--resource npu --variants 2 --quiet --json"
     )
     code, out, err = cli(*text.split())
@@ -60,7 +60,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     assert json.loads(out)["status"] == "done"
     assert asked == [
         TuneRequest(
-            model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
+            model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, max_core_hours=1.5, seed=3, config="quick",
             overrides=("search.generation=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
             workers={"min": 2, "max": 2}, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32",
             shapes={"x": (1, 3, 8, 8)}, random_weights=4, quiet=True, mirror="s3://b/run", store="s3://b/store", target="n:T",
@@ -75,6 +75,9 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--candidates", 1, "--seconds", 1)
     assert code == 2
     assert "give one of them" in err
+    for hours in ("0", "-1", "nan", "inf"):
+        code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--max-core-hours", hours)
+        assert (code, err) == (2, f"tilefarm: --max-core-hours {hours}: expected a number of hours above 0\n")
     code, _, err = cli("tune", "m.onnx", "--machine", "edge", "--out", tmp_path / "c", "--workers", "4:2")
     assert (code, err) == (2, "tilefarm: --workers 4:2: expected N, or MIN:MAX, with 1 or more and MAX not below MIN\n")
 
