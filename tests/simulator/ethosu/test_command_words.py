@@ -149,7 +149,7 @@ def test_a_payload_is_a_stream_and_a_part():
     assert payload == ((7, 8), 256, 48 * 1024)
 
 
-def test_a_stream_may_be_longer_than_half_a_parameter():
+def test_streams_longer_than_half_a_parameter():
     count = 70_000
     data = np.array([MAGIC, *CONFIG, (count & 0xFFFF) << 16 | count >> 16 << 8 | 2, *range(count)], "<u4")
     assert read_payload(data.tobytes()).words == tuple(range(count))

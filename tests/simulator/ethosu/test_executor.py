@@ -233,7 +233,7 @@ def test_a_leaky_relu_scales_what_is_negative():
 
 
 @given(st.lists(st.integers(-32768, 32767), min_size=1, max_size=20), st.integers(0, 2**32 - 1))
-def test_a_table_of_16_bits_is_a_line_between_entries(values, seed):
+def test_a_table_of_16_bits_interpolates(values, seed):
     rng = np.random.default_rng(seed)
     base, slope = rng.integers(-20000, 20000, 512), rng.integers(-100, 100, 512)
     memory = RegionMemory({})
