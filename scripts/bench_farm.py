@@ -43,7 +43,7 @@ from tuner.cost_model.interface import conditions_of
 from tuner.cost_model.model_file import TrainingOutcome
 from tuner.cost_model.training_rows import pack_rows, rows_of_search
 from tuner.farm.actor_pool import ActorPool, JobWorker
-from tuner.farm.commit_log import Deadline, Ledger, RunBudget
+from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import Training, Update, build_job_runner
@@ -53,6 +53,7 @@ from tuner.log.columns import from_bytes
 from tuner.log.record import EPOCH
 from tuner.log.task_numbers import first
 from tuner.log.writer import Origin, RunLog
+from tuner.measure.budgeted import Deadline
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Announce
 from tuner.platform.local_files import LocalPath

@@ -23,7 +23,7 @@ from tuner.config import TuneConfig
 from tuner.farm.actions import DEATHS_ALONE
 from tuner.farm.actor_pool import ActorPool, JobWorker
 from tuner.farm.champion_cache import KnownChampions, read_known
-from tuner.farm.commit_log import Deadline, RunBudget
+from tuner.farm.commit_log import RunBudget
 from tuner.farm.coordinator import SerialJobs
 from tuner.farm.crash_journal import Attempts
 from tuner.farm.farm_meter import FarmMeter
@@ -40,6 +40,7 @@ from tuner.farm.subgraph_searches import SearchedSubgraph, searches, share_budge
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.writer import Origin, RunLog
+from tuner.measure.budgeted import Deadline
 from tuner.measure.evaluator import Board
 from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines

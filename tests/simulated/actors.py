@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
 from tests.simulated.faults import CALM, ActorFaults
-from tests.simulated.kernel import US, Kernel, Process
+from tests.simulated.kernel import US, Kernel, Process, SimulationError
 from tuner.platform.actors import (
     BUILDING,
     Actor,
@@ -21,6 +22,7 @@ from tuner.platform.actors import (
     Built,
     ClusterGoneError,
     Done,
+    Draining,
     Event,
     JobProgress,
     Lost,
@@ -30,6 +32,9 @@ from tuner.platform.actors import (
 )
 
 NODE_SLOTS = 4  # actors of one computer
+HEAD_S = 18.0  # without a head the cluster is gone
+KEPT_S = 30.0  # that an actor without work may stay longer than it should, as its driver looks at it
+LOOKS_S = 2.0  # the most of that in one look: a driver that is busy elsewhere lets nobody go
 ROOM_S = 4.0  # mean time until there is room for an extra actor, and until its computer is taken away
 
 
@@ -58,6 +63,8 @@ class _Actor:
         self.busy = False
         self.heard_us = 0  # when the last message to it arrives, in order, too
         self.last_us = 0  # when the last thing that it said arrives: its events come in order
+        self.leaves = False  # and its driver knows
+        self.works = set[int]()  # numbers of messages without a result that its driver has heard
         self.sent: list[list[Any]] = []  # [event], None in its place where it is lost
 
 
@@ -81,7 +88,13 @@ class SimActors:
         self._rng = kernel.stream(f"actors {kernel.now_us}")
         self._slowness = [self._rng.random() for _ in range(count)]
         self._actors: dict[Actor, _Actor] = {}
+        self._of_slot: dict[int, _Actor] = {}
         self._arrived: list[Event] = []
+        self._heard: list[Event] = []  # at the last look
+        self._looked_us = kernel.now_us
+        self._looks_us = 0  # time with a driver that looks
+        self._idle: dict[Actor, int] = {}  # of those that should be let go, since when, of that time
+        self._head_us = 0  # when the head is back
         self._back_us = [0] * (count // NODE_SLOTS + 1)
         self._gone = False
         self._closed = False
@@ -108,10 +121,10 @@ class SimActors:
         self._kernel.call("start of an actor")
         assert 0 <= slot < self.count
         assert actor not in self._actors
-        assert not any(other.slot == slot and other.alive for other in self._actors.values()), "one actor at most in a place"
+        assert (other := self._of_slot.get(slot)) is None or not other.alive, "one actor at most in a place"
         rng = Random(self._rng.random())
-        found = self._actors[actor] = _Actor(actor, slot, rng, self._faults.slow ** self._slowness[slot])
-        wait_us = max(0, self._back_us[slot // NODE_SLOTS] - self._kernel.now_us)
+        found = self._actors[actor] = self._of_slot[slot] = _Actor(actor, slot, rng, self._faults.slow ** self._slowness[slot])
+        wait_us = max(0, max(self._back_us[slot // NODE_SLOTS], self._head_us) - self._kernel.now_us)
         if slot >= self.min_count:
             wait_us += round(rng.expovariate(1 / ROOM_S) * US)
             self._kernel.at(wait_us + round(rng.expovariate(1 / ROOM_S) * US), lambda: self._die(found, "its node was taken away", True))
@@ -121,6 +134,7 @@ class SimActors:
         """Some of what is on its way still comes."""
         self._kernel.call("kill")
         found = self._actors[actor]
+        self._idle.pop(actor, None)
         if found.alive:
             self._end(found)
 
@@ -128,6 +142,9 @@ class SimActors:
         """Arrives some time, if the actor lives then."""
         self._kernel.call("send")
         found = self._actors[actor]
+        assert not found.leaves, "no work for an actor whose node leaves"
+        found.works.add(message.job)
+        self._idle.pop(actor, None)
         found.lone = self._lone(message) or found.lone  # from now on, for who sends it
         found.lones.append(self._lone(message))
         if (found.silent or not found.alive) and found.lone is not None and not self._may_strike(found.lone):
@@ -143,14 +160,33 @@ class SimActors:
     def events(self, patience_s: float) -> list[Event]:
         """Waits in virtual time."""
         self._kernel.call("events")
+        self._check_idle()
         if not self._arrived and not self._gone:
             self._kernel.wait(lambda: bool(self._arrived) or self._gone, max(0, round(patience_s * US)))
         if self._gone:
             raise ClusterGoneError("the cluster went away")
         # a loss by itself: what is sent on hearing of the events before it may have to turn it into another one (`_told_at_once`)
         until = next((at for at, event in enumerate(self._arrived) if at and isinstance(event, Lost)), len(self._arrived))
-        found, self._arrived = self._arrived[:until], self._arrived[until:]
-        return found
+        self._heard, self._arrived = self._arrived[:until], self._arrived[until:]
+        return self._heard
+
+    def _check_idle(self) -> None:
+        """Actors that have no work, and need not be there, are let go."""
+        now_us = self._kernel.now_us
+        self._looks_us += min(now_us - self._looked_us, round(LOOKS_S * US))
+        self._looked_us = now_us
+        for event in self._heard:  # at the last look: all is done that follows from it
+            actor = self._actors[event.actor]
+            if isinstance(event, Done):
+                actor.works.discard(event.job)
+            actor.leaves |= isinstance(event, Draining)
+            if isinstance(event, Lost) or not actor.alive:
+                self._idle.pop(actor.number, None)
+            elif not actor.works and (actor.leaves or actor.slot >= self.min_count):
+                self._idle.setdefault(actor.number, self._looks_us)
+        self._heard = []
+        if self._idle and (first := next(iter(self._idle.items())))[1] + round((self.idle_s + KEPT_S) * US) < self._looks_us:
+            raise SimulationError(f"actor {first[0]} has had no work for {self.idle_s:g} s and more, and is kept")
 
     def close(self) -> None:
         """All of them end."""
@@ -227,7 +263,8 @@ class SimActors:
         except Exception as error:  # noqa: BLE001  an event
             self._say(actor, Raised(actor.number, BUILDING, error))
             return
-        self._say(actor, Built(actor.number, f"node{actor.slot // NODE_SLOTS}:{actor.number}"))
+        node = f"node{actor.slot // NODE_SLOTS}"
+        self._say(actor, Built(actor.number, f"{node}:{actor.number}", node))
         self._next(actor)
 
     def _deliver(self, actor: _Actor, message: Message) -> None:
@@ -240,13 +277,21 @@ class SimActors:
         if actor.worker is None or actor.busy or not actor.inbox or actor.silent or not actor.alive:
             return
         message = actor.inbox.popleft()
-        actor.busy = True
         faults, rng = self._faults, actor.rng
+        if message.shared and rng.random() < faults.unfetched:
+            self._process.actor_faults += 1
+            self._die(actor, "what was shared with it cannot be fetched", outside=True)
+            return
+        actor.busy = True
         actor.lone = self._lone(message)
         actor.steps.extend(self._work(actor, actor.worker, message))
         within_us = round(sum(step.after_us for step in actor.steps) * 1.1 * rng.random())
         if rng.random() < faults.gone:
             self._kernel.at(within_us, self._go)
+        if rng.random() < faults.restarted:
+            self._kernel.at(within_us, self._restart)
+        if rng.random() < faults.drained:
+            self._kernel.at(within_us, lambda: self._drain(actor.slot // NODE_SLOTS))
         # whatever looks for the item at fault is where the most can go wrong
         outage, death = ((p if not p or not (message.announces or actor.lone) else 0.4) for p in (faults.outage, faults.death))
         if rng.random() < outage:
@@ -332,9 +377,31 @@ class SimActors:
         self._kernel.say(f"node {node} goes down")
         self._process.actor_faults += 1
         self._back_us[node] = self._kernel.now_us + round(self._faults.outage_s * US)
-        for actor in list(self._actors.values()):
-            if actor.slot // NODE_SLOTS == node and actor.alive:
-                self._die(actor, "its node went down", outside=True)
+        for actor in self._of_node(node):
+            self._die(actor, "its node went down", outside=True)
+
+    def _of_node(self, node: int) -> list[_Actor]:
+        """Those that live."""
+        slots = range(node * NODE_SLOTS, (node + 1) * NODE_SLOTS)
+        return [actor for slot in slots if (actor := self._of_slot.get(slot)) is not None and actor.alive]
+
+    def _drain(self, node: int) -> None:
+        """It is told when it has to go; then it goes."""
+        left_s = self._faults.notice_s
+        self._kernel.say(f"node {node} will go in {left_s:.1f} s")
+        self._process.actor_faults += 1
+        self._back_us[node] = self._kernel.now_us + round((left_s + self._faults.outage_s) * US)
+        for actor in self._of_node(node):
+            self._say(actor, Draining(actor.number, left_s))
+            self._kernel.at(round(left_s * US), partial(self._die, actor, "its node has left", True))
+
+    def _restart(self) -> None:
+        away_s = self._rng.random() * self._faults.away_s
+        self._kernel.say(f"the head is away for {away_s:.1f} s")
+        self._process.actor_faults += 1
+        self._head_us = self._kernel.now_us + round(away_s * US)
+        if away_s > HEAD_S:
+            self._kernel.at(round(HEAD_S * US), self._go)
 
     def _go(self) -> None:
         if not self._closed:

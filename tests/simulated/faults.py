@@ -43,6 +43,8 @@ class ActorFaults:
     held: of a message that it takes `held_s`.  silent: that an actor says nothing any more, and works on nothing.
     repeated: of an event that it comes twice.  lost: that what was on its way from an actor that died is lost from some moment on.
     outage: of a node.  gone: of all of the cluster.  until_s: how long all this lasts.
+    drained: of a node, that it is told to go within `notice_s`.  unfetched: of a message that what it shares cannot be fetched.
+    restarted: of the head, which is away for up to `away_s`: nobody is built meanwhile, and the cluster is gone if that is too long.
     """
 
     delay_s: float = 0.002
@@ -59,6 +61,11 @@ class ActorFaults:
     outage_s: float = 120.0
     gone: float = 0.0
     until_s: float = 1000.0
+    drained: float = 0.0
+    notice_s: float = 30.0
+    unfetched: float = 0.0
+    restarted: float = 0.0
+    away_s: float = 20.0
 
 
 CALM = ActorFaults()
@@ -121,4 +128,8 @@ def _actors(rng: Random) -> ActorFaults:
         outage_s=10 ** rng.uniform(0, 2.7),
         gone=sometimes(-3.5, -2),
         until_s=10 ** rng.uniform(1, 3),
+        drained=sometimes(-2.5, -1),
+        notice_s=10 ** rng.uniform(-1, 2),
+        unfetched=sometimes(-2.5, -1),
+        restarted=sometimes(-3, -1.5),
     )

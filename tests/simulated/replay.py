@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 from tests.simulated.actors import Dies
@@ -23,6 +23,7 @@ from tuner.measure.budgeted import BudgetExhausted
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Measurer, Request
 from tuner.platform.actors import Message
+from tuner.platform.interfaces import Clock
 
 CUTS = (0.0, 0.35, 0.7)  # parts of a job's time after which it may be stopped
 
@@ -104,7 +105,7 @@ class Heard:
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
         """The next set."""
-        self._epochs.append(_sha(b"".join(bytes.fromhex(_sha(each)) for each in findings)))
+        self._epochs.append(_epoch_digest(tuple(findings)))
         self.version += 1
 
     def learn_models(self, models: Models) -> None:
@@ -241,10 +242,11 @@ def _no_time(seconds: float) -> None:
 class Replay:
     """A recording, and what else a job runner of it needs.
 
-    die: what an item does that nobody survives.  sleep: for so many seconds of a job, where no actor takes them.
+    clock: of workers.  die: what an item does that nobody survives.  sleep: for so many seconds of a job, where no actor takes them.
     """
 
     recording: Recording
+    clock: Clock
     die: Callable[[], NoReturn] = _dies
     sleep: Callable[[float], None] = _no_time
 
@@ -257,7 +259,13 @@ def build_replaying(replay: Replay, spec: SearchSpec) -> JobRunner:
 
 def build_recording(replay: Replay, spec: SearchSpec) -> RecordingJobRunner:
     """Job runner that computes results, and notes them."""
-    return RecordingJobRunner(spec, spec.build_evaluator(), replay)
+    return RecordingJobRunner(replace(spec, clock=replay.clock), spec.build_evaluator(), replay)
+
+
+@lru_cache(maxsize=256)
+def _epoch_digest(findings: tuple[bytes, ...]) -> str:
+    """Once for all actors that are told them."""
+    return _sha(b"".join(bytes.fromhex(_sha(each)) for each in findings))
 
 
 def kills_none(request: Request) -> bool:

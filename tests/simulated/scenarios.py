@@ -6,7 +6,7 @@ import atexit
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -26,6 +26,7 @@ from tests.simulated.faults import Faults
 from tests.simulated.kernel import US, Crash, Kernel, Process
 from tests.simulated.replay import Recording, Replay, build_recording, kills_none, kills_some
 from tests.simulated.session import OUT, Disks, Ended, Search, searched
+from tests.simulated.world import WorkerClock
 from tests.tuning import QUICK
 from tuner.cost_model.model_file import TrainingOutcome
 from tuner.driver import configured
@@ -51,6 +52,7 @@ NO_MODEL = "use.cost_model=false"
 @dataclass(frozen=True)
 class Scenario:
     """A search and the world it is in.  workers: None for the serial backend.  min_workers: of them from the beginning; None: all.
+    recorders: workers of the undisturbed world; None: `workers`.
     warm: it begins with what `plain` found.
 
     candidates: None where readings are the budget, or the sessions have a time each, and the run ends as saturated.
@@ -70,6 +72,7 @@ class Scenario:
     turns: int = 3
     measurements: int | None = None
     min_workers: int | None = None
+    recorders: int | None = None
 
     @property
     def serial(self) -> bool:
@@ -83,15 +86,16 @@ class Scenario:
 
     def replay(self, recording: Recording, kernel: Kernel, process: Process) -> Replay:
         """As job runners need it in a session."""
+        clock = WorkerClock(kernel)
         if not self.serial:
-            return Replay(recording)
+            return Replay(recording, clock)
 
         def die() -> NoReturn:
             kernel.say("the item that is measured kills the process")
             process.kill()
             raise Crash
 
-        return Replay(recording, die, lambda seconds: kernel.wait(None, round(seconds * US)))
+        return Replay(recording, clock, die, lambda seconds: kernel.wait(None, round(seconds * US)))
 
 
 SCENARIOS = (
@@ -116,6 +120,17 @@ SCENARIOS = (
         10,
         (NO_MODEL, "segments.measured=4", "budget.least_gain=1.0", "farm.checkpoint_every_s=4"),
         turns=1,
+    ),
+    Scenario(
+        "thousand",
+        "residual_block",
+        1200,
+        1000,
+        1000,
+        (NO_MODEL, "search.strategy=tests.simulated.random_search:RandomSearch", "farm.idle_s=5"),
+        turns=0,
+        min_workers=600,
+        recorders=2,
     ),
     Scenario("long", "residual_block", 400, 16, 16, (NO_MODEL, "segments.measured=12", "farm.checkpoint_every_s=20"), turns=1),
 )
@@ -197,15 +212,16 @@ def _ahead(replay: Replay, run: SearchRun) -> None:
     if not isinstance(jobs, ActorPool):
         return
     schedule, budget = run.schedule, run.ledger.budget
+    alone = _Alone(replay, run.spec, jobs._broadcast)
     schedule.waiting.clear()
     schedule._repeated, schedule._next = [], schedule.frontier
     while True:
         if (due := schedule.next(budget.candidates, None, budget.readings)) is not None:
-            result = _computed_alone(replay, run.spec, jobs._broadcast, due.job)
+            result = alone.work(due.job)
             assert isinstance(result, JobResult)
             schedule.received(due.key, result)
         elif (training := run.conductor.next_training()) is not None:
-            trained = _computed_alone(replay, run.spec, jobs._broadcast, training)
+            trained = alone.work(training)
             assert isinstance(trained, TrainingOutcome)
             schedule.trained += 1
             jobs.tell_models(trained.models)
@@ -213,16 +229,24 @@ def _ahead(replay: Replay, run: SearchRun) -> None:
             return
 
 
-def _computed_alone(replay: Replay, spec: SearchSpec, broadcast: Broadcast, job: Job | Training) -> JobResult | TrainingOutcome:
-    """Asks that kill are found by the way."""
-    fatal = FailingItem("crash", DIED, 1)
-    while True:
-        if isinstance(job, Job):
-            job = job._replace(failing=tuple((request, fatal) for request in replay.recording.fatal))
-        try:
-            return build_recording(replay, spec).work(job, broadcast.update(job, (0, 0)))
-        except Dies:
-            pass
+class _Alone:
+    """A worker beside the farm.  Requests that kill are found by the way."""
+
+    def __init__(self, replay: Replay, spec: SearchSpec, broadcast: Broadcast) -> None:
+        self._replay, self._build, self._broadcast = replay, partial(build_recording, replay, spec), broadcast
+        self._runner, self._models = self._build(), 0
+
+    def work(self, job: Job | Training) -> JobResult | TrainingOutcome:
+        fatal = FailingItem("crash", DIED, 1)
+        while True:
+            if isinstance(job, Job):
+                job = job._replace(failing=tuple((request, fatal) for request in self._replay.recording.fatal))
+            update = self._broadcast.update(job, (self._runner.heard.version, self._models))
+            self._models = job.models or self._models
+            try:
+                return self._runner.work(job, update)
+            except Dies:
+                self._runner, self._models = self._build(), 0
 
 
 _COMPUTED: dict[str, Computed] = {}
@@ -245,6 +269,13 @@ def compute(names: Sequence[str], processes: int) -> None:
 
 def _compute(name: str) -> Computed:
     (scenario,) = (each for each in SCENARIOS if each.name == name)
+    if scenario.recorders is not None:  # its jobs are the same, and each worker learns of all of them
+        alone = _compute_scenario(replace(scenario, workers=scenario.recorders, min_workers=None))
+        return replace(alone, scenario=scenario, search=_search(scenario))
+    return _compute_scenario(scenario)
+
+
+def _compute_scenario(scenario: Scenario) -> Computed:
     search, recording, disks = _search(scenario), Recording(scenario.kills, scenario.timed), Disks(SimDisk(Random(0)), SimDisk(Random(0)))
     kernel = Kernel(0)
     while True:

@@ -27,10 +27,24 @@ class SimClock:
         self._kernel.call("epoch_us")
         return EPOCH_US + self._kernel.now_us
 
+    def cpu_s(self) -> float:
+        """As if nothing else ran."""
+        return self._kernel.now_us / US
+
     def sleep(self, seconds: float) -> None:
         """Others run, and events happen."""
         self._kernel.call("sleep")
         self._kernel.wait(None, max(0, round(seconds * US)))
+
+
+class WorkerClock(SimClock):
+    """Of a worker beside the driver, whose looks are no calls of the driver's."""
+
+    def monotonic_s(self) -> float:
+        return self.cpu_s()
+
+    def epoch_us(self) -> int:
+        return EPOCH_US + self._kernel.now_us
 
 
 class SimLock:

@@ -20,26 +20,13 @@ from tuner.farm.uncommitted import Ahead, AheadTask
 from tuner.log.record import STATUSES
 from tuner.log.task_numbers import Ranges, add, count
 from tuner.log.writer import OpenedBatch, RunLog
+from tuner.measure.budgeted import Deadline
 from tuner.measure.reading_cost import readings_of_each
 from tuner.measure.request import CYCLES, with_never
-from tuner.platform.interfaces import Clock
 from tuner.search.champions import Champions
 from tuner.search.epoch_report import PROGRAM
 from tuner.search.packing import unpack_genome
 from tuner.search.population import Individual
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """Deadline.  at_s: time by the clock's `monotonic_s`."""
-
-    clock: Clock
-    at_s: float
-
-    @property
-    def left_s(self) -> float:
-        """0 when it is past."""
-        return max(0.0, self.at_s - self.clock.monotonic_s())
 
 
 @dataclass

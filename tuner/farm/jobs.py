@@ -6,7 +6,6 @@ the time, or other jobs.  `JobRunner` runs jobs in this process: in the driver (
 
 from __future__ import annotations
 
-import time
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -32,7 +31,7 @@ from tuner.farm.reading_conflicts import FirstReadings
 from tuner.farm.recorder import Recorder
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.writer import Batch
-from tuner.measure.budgeted import Limit, Listener, MeasureBudget
+from tuner.measure.budgeted import Deadline, Limit, Listener, MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.reading_cost import readings_of
@@ -232,8 +231,8 @@ class JobRunner:
         self.hear(update)
         if isinstance(job, Training):
             return self._train(job)
-        begun = time.process_time()
-        spec, config = self.spec, self.spec.config
+        spec, config, clock = self.spec, self.spec.config, self.spec.clock
+        begun_s, deadline = clock.cpu_s(), None if job.seconds is None else Deadline(clock, clock.monotonic_s() + job.seconds)
         learns = config.use.cost_model and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
         version = self.models[0].version if learns and self.models else None
@@ -251,7 +250,7 @@ class JobRunner:
         def cost(measurement: Measurement) -> int:
             return 0 if measurement.task in paid else readings_of(measurement, len(spec.levels), spec.repeats)
 
-        limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds, job.readings, cost)
+        limit = Limit(job.programs, deadline, job.readings, cost)
         session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
         with self.known.aside():
             if job.epoch == FIRST:
@@ -265,7 +264,7 @@ class JobRunner:
             recorder.batch(collector.pack(len(spec.levels))),
             complete,
             len(collector.segments),
-            time.process_time() - begun,
+            clock.cpu_s() - begun_s,
             () if memo is None else memo.take_reports(),
             recorder.stored,
         )
@@ -286,7 +285,8 @@ class JobRunner:
 
     def measure(self, request: Request) -> Measurement:
         """Measure a request with the evaluator of this process."""
-        begun = time.perf_counter()
+        clock = self.spec.clock
+        begun_s = clock.monotonic_s()
         try:
             measurement = self.evaluator.measure(request)
         except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
@@ -294,7 +294,7 @@ class JobRunner:
         finally:
             self.done += 1
         worker = f"{WORKER}{measurement.pack[:NAMED]}" if measurement.pack else self.worker
-        return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun, board=self.evaluator.said)
+        return replace(measurement, worker=worker, wall_s=clock.monotonic_s() - begun_s, board=self.evaluator.said)
 
     def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
         """Measurer that skips requests that must not be tried."""

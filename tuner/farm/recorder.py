@@ -6,7 +6,6 @@ Sources of the columns of `tuner.log.record`: a worker writes those that it know
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ class Recorder:
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         if measurement.task and measurement.task not in self._tasks:  # different genes may have the same plan, which has a row already
-            self._tasks[measurement.task] = _Task(self, request, measurement, time.time_ns() // 1000)
+            self._tasks[measurement.task] = _Task(self, request, measurement, self.spec.clock.epoch_us())
 
     @property
     def stored(self) -> int:

@@ -10,6 +10,8 @@ from tuner.config import BUILT_IN, TuneConfig
 from tuner.log.writer import Origin
 from tuner.measure.evaluator import Board, Evaluator, build_evaluator
 from tuner.measure.reading_cost import repeats_of
+from tuner.platform.interfaces import Clock
+from tuner.platform.real import REAL
 from tuner.search.limits import SearchLimits
 from tuner.search.strategy import SearchStrategy
 
@@ -20,6 +22,7 @@ class SearchSpec:
     simulator.
 
     rules: limits of proposals.  strategy: None: that of the configuration.  evaluator: maker that replaces `build_evaluator`.
+    clock: clock of the workers.
     """
 
     origin: Origin
@@ -30,6 +33,7 @@ class SearchSpec:
     rules: type[SearchLimits] = SearchLimits
     strategy: type[SearchStrategy] | None = None
     evaluator: Callable[[], Evaluator] | None = None
+    clock: Clock = REAL.clock
 
     @property
     def differs(self) -> bool:

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 from typing import Any, NamedTuple
 
 from tuner.farm.actions import WorkItem
@@ -65,6 +65,7 @@ class Slot:
     begun_s: time when its first work item could begin.  pace_s: recent seconds per work item, over all actors of the slot.
     trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
     late: whether its work takes too long, see `Slots.find_late`.  extra: whether it has an actor only for work, and if there is room.
+    node: number of its computer.  leaves_s: time at which that leaves; None: it stays.
     entries, paced, silent: its places in the orders of `Slots`.
     """
 
@@ -82,7 +83,9 @@ class Slot:
     begun_s: float = 0.0
     pace_s: float | None = None
     late: bool = False
-    entries: list[tuple[list[Any], tuple[float, int]]] = field(default_factory=list)
+    node: int = 0
+    leaves_s: float | None = None
+    entries: list[tuple[list[Any], tuple[float, ...]]] = field(default_factory=list)
     paced: tuple[int, int] | None = None
     silent: OrderedDict[int, Slot] = field(default_factory=OrderedDict)
 
@@ -101,8 +104,8 @@ class Slot:
 
     @property
     def open(self) -> bool:
-        """Whether it takes more work: nothing is queued behind a suspect, or behind late work."""
-        if not self.built or len(self.queue) == DEPTH:
+        """Whether it takes more work: nothing is queued behind a suspect, or behind late work, or where the computer leaves."""
+        if not self.built or len(self.queue) == DEPTH or self.leaves_s is not None:
             return False
         last = self.queue[-1].work if self.queue else None
         return last is None or (last.work.kind.followed and not last.suspect and not self.late)
@@ -111,7 +114,9 @@ class Slot:
 class Slots:
     """Orders of slots.
 
-    free: (pace, slot) by number of queued work items, the fastest first; those of unknown pace before all.
+    free: (level of pace, node, slot) by number of queued work items, the fastest first; those of unknown pace before all.
+    packed: (node, slot) of built actors: work is dealt in this order, so that those without work are on the same nodes.
+    nodes: number of each computer, in the order of their first actors.  leaving: (time, slot) of those whose computer leaves.
     ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by pace, in steps of
     PACE_STEP; both without late actors.
     starting: actors that are not built, without extra ones, by time of their start; unreported: those whose wait was not reported.
@@ -123,9 +128,11 @@ class Slots:
     def __init__(self, item_timeout_s: float | None) -> None:
         self._item_timeout_s = item_timeout_s
         self.every: list[Slot] = []
-        self.built = 0
-        self.free: list[list[tuple[float, int]]] = [[] for _ in range(DEPTH)]
-        self.ends: list[tuple[float, int]] = []
+        self.nodes: dict[str, int] = {}
+        self.packed: list[tuple[int, int]] = []
+        self.free: list[list[tuple[float, ...]]] = [[] for _ in range(DEPTH)]
+        self.ends: list[tuple[float, ...]] = []
+        self.leaving: list[tuple[float, ...]] = []
         self.paces: dict[int, list[int]] = {}
         self.starting, self.unreported, self.idle, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(5))
         self.silent: defaultdict[float, OrderedDict[int, Slot]] = defaultdict(OrderedDict)
@@ -161,7 +168,9 @@ class Slots:
             slot.paced = None
         self.late.pop(slot.index, None)
         if slot.open:
-            self._enter(slot, self.free[len(slot.queue)], slot.pace_s or 0.0)
+            self._enter(slot, self.free[len(slot.queue)], -inf if slot.pace_s is None else pace_level(slot.pace_s), slot.node)
+        elif slot.leaves_s is not None:
+            self._enter(slot, self.leaving, slot.leaves_s)
         repeatable = slot.repeatable
         if slot.late:
             if repeatable:
@@ -172,9 +181,9 @@ class Slots:
             if repeatable:
                 self._enter(slot, self.ends, slot.ends_s(repeatable[-1]))
 
-    def _enter(self, slot: Slot, order: list[tuple[float, int]], key: float) -> None:
-        slot.entries.append((order, (key, slot.index)))
-        insort(order, (key, slot.index))
+    def _enter(self, slot: Slot, order: list[tuple[float, ...]], *key: float) -> None:
+        slot.entries.append((order, (*key, slot.index)))
+        insort(order, (*key, slot.index))
 
     def _count(self, level: int, actors: int, works: int) -> None:
         counts = self.paces.setdefault(level, [0, 0])
@@ -190,14 +199,41 @@ class Slots:
             slot.late = True
             self.sort(slot)
 
+    def set_built(self, slot: Slot, node: str | None) -> None:
+        """Note a new actor with its computer, or that it is gone."""
+        slot.built = node is not None
+        if node is not None:
+            slot.node = self.nodes.setdefault(node, len(self.nodes))
+            insort(self.packed, (slot.node, slot.index))
+        else:
+            del self.packed[bisect_left(self.packed, (slot.node, slot.index))]
+
     # questions
 
-    def free_at(self, depth: int, index: int | None) -> Slot | None:
-        """Slot of this index if it is free, with so many queued work items."""
-        if index is None or index >= len(self.every):
+    @property
+    def built(self) -> int:
+        return len(self.packed)
+
+    def home_of(self, slot: Slot) -> int:
+        """Place of a built actor in the order in which work is dealt."""
+        return bisect_left(self.packed, (slot.node, slot.index))
+
+    def free_at(self, depth: int, home: int | None) -> Slot | None:
+        """Slot of this place in `packed` if it is free, with so many queued work items."""
+        if home is None or home >= len(self.packed):
             return None
-        slot = self.every[index]
+        slot = self.every[self.packed[home][1]]
         return slot if len(slot.queue) == depth and slot.open else None
+
+    def first_free(self, depth: int) -> Slot:
+        """Slot that is dealt to first of those with so many queued work items."""
+        return self.every[int(self.free[depth][0][-1])]
+
+    def first_paced(self) -> Slot | None:
+        """Fastest slot of known pace without work."""
+        idle = self.free[0]
+        place = bisect_left(idle, (-inf, inf))
+        return self.every[int(idle[place][-1])] if place < len(idle) else None
 
     def works_of_faster(self, slot: Slot) -> int:
         """Number of waiting work items that faster actors will have finished before this one finishes another.
@@ -225,15 +261,17 @@ class Slots:
         assert slot.pace_s is not None
         if not self.ends or self.ends[-1][0] <= after_s:
             return None
-        slower = self.every[self.ends[-1][1]]
+        slower = self.every[int(self.ends[-1][1])]
         assert slower.pace_s is not None
         if pace_level(slot.pace_s) > pace_level(slower.pace_s) - FASTER_STEPS:
             return None
         return slower.queue[slower.repeatable[-1] - 1].work
 
     def deadlines(self, build_timeout_s: float, idle_s: float, reports: bool) -> Iterator[tuple[float, int]]:
-        """Next time, with its slot, of each kind: too long a silence, or an idleness; a start to report, if it `reports`, or that takes
-        too long."""
+        """Next time, with its slot, of each kind: too long a silence, or an idleness; a computer leaves; a start to report, if it
+        `reports`, or that takes too long."""
+        if self.leaving:
+            yield self.leaving[0][0], int(self.leaving[0][1])
         for allowed_s, silent in self.silent.items():
             if silent:
                 yield (slot := first(silent)).since_s + allowed_s, slot.index

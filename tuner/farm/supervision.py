@@ -15,7 +15,10 @@ slower and the repetition ends earlier.  The first result counts.  A slow actor 
 have finished earlier.  So a slow actor delays neither others nor the work queued behind it.
 
 Slots beyond the first `min_count` are extra.  Their actors are started while there are more unfinished work items than actors, wait for
-room without a limit, and end when they had no work for a while.  After a loss, an extra slot waits for work again.
+room without a limit, and end when they had no work for a while.  After a loss, an extra slot waits for work again.  Work is dealt by
+computer, so that those without work can be given back.
+
+An actor whose computer will leave gets no more work.  What it cannot end before is dealt again, without blame, and then it is replaced.
 
 A work item is late after four times the usual time, and at least one second.  It is repeated, not taken back, because taking back from a
 busy actor needs a message loop in each.
@@ -32,7 +35,7 @@ from typing import Literal, NamedTuple
 
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
 from tuner.farm.slots import DEPTH, QueuedWork, Slot, Slots, TrackedWork, first
-from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
+from tuner.platform.actors import Actor, Announced, Built, Done, Draining, Event, FarmError, JobProgress, Lost, Raised
 from tuner.runs.farm_state import StaffCounts
 
 BUILD_TRIES = 3  # starts of an actor that may fail
@@ -40,6 +43,7 @@ LATE_TIMES, LATE_S = 4.0, 1.0  # multiple of the usual time, and least time, aft
 NEWEST = 0.3  # weight of the latest work item in the usual time
 HELPS = 1.5  # multiple of its own pace: an idle actor repeats work that a slower one would finish later than that
 SHORTEST_S = 0.001  # shortest work item that shows a pace
+LEAVES = "its node leaves"
 LOST_MAX = 16  # most actors that one work item may lose without a blamed item
 
 
@@ -129,8 +133,12 @@ class Supervision:
             self._actions.append(GiveUp(event.error))
         elif isinstance(event, Done):
             self._done(slot, event, now_s)
+        elif isinstance(event, Draining):
+            self._drain(slot, event.seconds, now_s)
         elif slot.queue and slot.queue[0].number == event.job:
             self._said(slot, event, now_s)
+        if slot.leaves_s is not None and not slot.queue:
+            self._lose_actor(slot, "crash", LEAVES, True, now_s)
         return self._decided(now_s)
 
     def tick(self, now_s: float) -> list[Action]:
@@ -139,7 +147,9 @@ class Supervision:
             return []
         while (deadline := min(self._deadlines(), default=None)) is not None and deadline[0] < now_s:
             slot = self._slots.every[deadline[1]]
-            if slot.built and not slot.queue:
+            if slot.leaves_s is not None and slot.leaves_s < now_s:
+                self._lose_actor(slot, "crash", LEAVES, True, now_s)
+            elif slot.built and not slot.queue:
                 self._end(slot, now_s)
                 heappush(self._absent, slot.index)
             elif slot.built:
@@ -180,8 +190,9 @@ class Supervision:
         assert slot.actor is not None
         self._actions.append(Kill(slot.actor))
         del self._of[slot.actor]
-        self._slots.built -= slot.built
-        slot.actor, slot.built = None, False
+        slot.actor = slot.leaves_s = None
+        if slot.built:
+            self._slots.set_built(slot, None)
         self._slots.set_sign(slot, now_s)
 
     def _replace(self, slot: Slot, why: str, now_s: float) -> None:
@@ -197,8 +208,8 @@ class Supervision:
     def _is_built(self, slot: Slot, event: Built, now_s: float) -> None:
         if slot.built:
             return
-        slot.name, slot.built, slot.failed_builds = f"w{slot.index}@{event.name}", True, 0
-        self._slots.built += 1
+        slot.name, slot.failed_builds = f"w{slot.index}@{event.name}", 0
+        self._slots.set_built(slot, event.node)
         self._slots.set_sign(slot, now_s)
         if slot.waits:
             self._say(f"worker {slot.index} is back")
@@ -264,6 +275,7 @@ class Supervision:
         if not slot.built:
             self._build_failed(slot, why, outside, now_s)
             return
+        outside |= slot.leaves_s is not None
         queue, trying, name = [lying.work for lying in slot.queue], slot.trying, slot.name
         slot.queue.clear()
         self._end(slot, now_s)
@@ -276,6 +288,17 @@ class Supervision:
             self._suspect(queue[0], slot.index, name, trying, status, why)
         for holder in [holder for job in queue for holder in job.holders]:  # what it has is suspect, or can be repeated again
             self._slots.sort(holder)
+
+    def _drain(self, slot: Slot, seconds: float, now_s: float) -> None:
+        """Take back the work that an actor cannot end before its computer leaves."""
+        slot.leaves_s = now_s + seconds
+        while slot.queue and slot.begun_s + len(slot.queue) * (slot.pace_s or self._usual_s or 0.0) > slot.leaves_s:
+            job = slot.queue.pop().work
+            job.holders.remove(slot)
+            self._back(job)
+            for holder in job.holders:  # it can be repeated again
+                self._slots.sort(holder)
+        self._slots.sort(slot)
 
     def _suspect(
         self, head: TrackedWork, slot: int, name: str, trying: bytes | None, status: Literal["crash", "timeout"], why: str
@@ -351,7 +374,7 @@ class Supervision:
         idle = self._slots.free[0]
         for job in list(self._suspects) if idle else ():
             home = self._slots.free_at(0, job.work.home)
-            indices = [index for _, index in ([(0.0, home.index)] if home is not None else []) + idle[:2]]
+            indices = [*([home.index] if home is not None else []), *(int(entry[-1]) for entry in idle[:2])]
             index = next((index for index in indices if index != job.shunned or self._slots.built == 1), None)
             if index is not None:
                 self._suspects.remove(job)
@@ -369,11 +392,11 @@ class Supervision:
         """
         slot = self._slots.free_at(depth, self._fresh[0].work.work.home)
         if slot is None or self._slots.works_of_faster(slot):
-            slot = self._slots.every[self._slots.free[depth][0][1]]
+            slot = self._slots.first_free(depth)
         if (position := self._slots.works_of_faster(slot)) >= len(self._fresh):
             return None
         entry = self._fresh[position]
-        home = self._homes[slot.index]
+        home = self._homes[self._slots.home_of(slot)]
         if (position := bisect_left(home, entry)) < len(home):
             entry = home[position]
         return (slot, entry) if self._may_lie(entry.work, depth, now_s) else None
@@ -407,9 +430,8 @@ class Supervision:
         """
         idle = self._slots.free[0]
         while idle and (job := self._slots.late_work()) is not None:
-            self._send(self._slots.every[idle[0][1]], job, now_s, late=True)
-        while not self._fresh and (unpaced := bisect_left(idle, (0.0, len(self._slots.every)))) < len(idle):
-            slot = self._slots.every[idle[unpaced][1]]
+            self._send(self._slots.first_free(0), job, now_s, late=True)
+        while not self._fresh and (slot := self._slots.first_paced()) is not None:
             if (job := self._slots.slow_work(slot, now_s + HELPS * (slot.pace_s or 0.0))) is None:
                 break
             self._send(slot, job, now_s)

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tuner.measure.request import Measurement, Measurer, Request
+from tuner.platform.interfaces import Clock
 
 
 class BudgetExhausted(Exception):
     """Raised by a `MeasureBudget` when its limit is reached; not an error: the job returns its results so far."""
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """Deadline.  at_s: time by the clock's `monotonic_s`."""
+
+    clock: Clock
+    at_s: float
+
+    @property
+    def left_s(self) -> float:
+        """0 when it is past."""
+        return max(0.0, self.at_s - self.clock.monotonic_s())
+
+
 class Limit(NamedTuple):
     """Limit of measurements.  programs, readings: largest numbers; None: no limit.  Requests begun below the limit are finished.
 
-    deadline: time by `time.monotonic` of this process.  cost: measurement -> its number of readings.
+    cost: measurement -> its number of readings.
     """
 
     programs: int | None = None
-    deadline: float | None = None
+    deadline: Deadline | None = None
     readings: int | None = None
     cost: Callable[[Measurement], int] | None = None
 
@@ -75,4 +89,4 @@ class MeasureBudget:
             return True
         if limit.readings is not None and self.readings >= limit.readings:
             return True
-        return limit.deadline is not None and time.monotonic() >= limit.deadline
+        return limit.deadline is not None and not limit.deadline.left_s

@@ -15,10 +15,11 @@ Actor = int  # number of an actor: new at every start, so that late events of an
 
 
 class Built(NamedTuple):
-    """Event of a started actor.  name: host and process, for the log."""
+    """Event of a started actor.  name: host and process, for the log.  node: id of its computer."""
 
     actor: Actor
     name: str
+    node: str = ""
 
 
 class Lost(NamedTuple):
@@ -30,6 +31,13 @@ class Lost(NamedTuple):
     actor: Actor
     why: str
     outside: bool = False
+
+
+class Draining(NamedTuple):
+    """Event of an actor whose node will leave.  seconds: until then; inf without a deadline."""
+
+    actor: Actor
+    seconds: float
 
 
 class JobProgress(NamedTuple):
@@ -67,7 +75,7 @@ class Raised(NamedTuple):
 BUILDING = -1
 
 
-Event = Built | Lost | JobProgress | Announced | Done | Raised
+Event = Built | Lost | Draining | JobProgress | Announced | Done | Raised
 
 
 class Message(NamedTuple):

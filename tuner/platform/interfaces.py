@@ -21,6 +21,10 @@ class Clock(Protocol):
         """Return microseconds since 1970, as in the log."""
         ...
 
+    def cpu_s(self) -> float:
+        """Return CPU seconds of this process."""
+        ...
+
     def sleep(self, seconds: float) -> None: ...
 
 

@@ -20,8 +20,8 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, 
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
-from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Event, JobProgress, Lost, Message, Raised, Worker
+from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Draining, Event, JobProgress, Lost, Message, Raised, Worker
 from tuner.platform.crash import error_line
 from tuner.platform.ray_cluster import (
     Connection,
@@ -45,6 +45,7 @@ from tuner.platform.ray_cluster import (
     start_trouble,
     worker_environment,
 )
+from tuner.platform.ray_drains import DrainWatch
 
 PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
 START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
@@ -67,10 +68,10 @@ class RayActor:
         self._answer = threading.Semaphore(0)
         self._announced = False
 
-    def build(self) -> str:
-        """Construct the worker; separate from __init__, so that exceptions come back unchanged."""
+    def build(self) -> tuple[str, str]:
+        """Construct the worker; separate from __init__, so that exceptions come back unchanged.  Returns its name, and its node's id."""
         self._worker = self._make_worker()
-        return f"{socket.gethostname()}:{os.getpid()}"
+        return f"{socket.gethostname()}:{os.getpid()}", ray.get_runtime_context().get_node_id()
 
     def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Said:
         """Queue a job, and return the next event."""
@@ -101,7 +102,7 @@ class RayActor:
 class _Running:
     """Running actor.  ready: reference to its pending start, None once built.  calls: its unread calls, the first one build().
 
-    extra: whether it may wait for room.
+    extra: whether it may wait for room.  node: id of its node, once built.  leaves: whether it was said that this will leave.
 
     jobs: without a result yet.  Those behind one that announces are not sent before its result: their calls would be answers.
     """
@@ -109,6 +110,8 @@ class _Running:
     actor: Any
     ready: Any
     extra: bool
+    node: str = ""
+    leaves: bool = False
     calls: deque[Future[Any]] = field(default_factory=deque)
     jobs: deque[Message] = field(default_factory=deque)
 
@@ -133,12 +136,15 @@ class RayActors:
         self._running: dict[Actor, _Running] = {}
         self._ended: queue.SimpleQueue[Actor] = queue.SimpleQueue()  # actors whose calls ended, once for each call
         self._group: Any = None
+        self._drains: DrainWatch | None = None
+        self._told = set[str]()  # nodes that will leave
         try:
             self.min_count = min_count or max(1, cluster_cpus()[0])
             self.count = max_count or self.min_count
             self._group = reserve_group(self.min_count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
+            self._drains = DrainWatch()
         except BaseException:
             self.close()
             raise
@@ -198,7 +204,23 @@ class RayActors:
                 # a large result may arrive after the end of a later call
                 while (running := self._running.get(actor)) is not None and running.calls and running.calls[0].done():
                     events.append(self._event(actor, running))
-        return events
+            built = [event.actor for event in events if isinstance(event, Built)]
+            return [*events, *self._drained(built)]
+
+    def _drained(self, built: Sequence[Actor]) -> Iterator[Draining]:
+        """Actors whose node will leave: those of nodes that were told since, and those just built."""
+        assert self._drains is not None
+        leaving = self._drains.leaving
+        news = leaving.keys() - self._told
+        self._told |= news
+        for node, count in Counter(running.node for running in self._running.values() if running.node in news).items():
+            when = "" if leaving[node] == inf else f" in {leaving[node] - time.monotonic():.0f} s"
+            self._say(f"node {node[:8]} leaves{when}; its {count} workers take no more work")
+        for actor in [*self._running] if news else built:
+            running = self._running.get(actor)
+            if running is not None and running.node in leaving and not running.leaves:
+                running.leaves = True
+                yield Draining(actor, max(0.0, leaving[running.node] - time.monotonic()))
 
     def close(self) -> None:
         """End the actors, release their resources, and leave Ray if this object joined it."""
@@ -208,6 +230,8 @@ class RayActors:
             if self._group is not None:
                 release_group(self._group)
         self._running, self._group = {}, None
+        if self._drains is not None:
+            self._drains.close()
         if self._joined:
             self._connection.close()
 
@@ -236,7 +260,8 @@ class RayActors:
             return Lost(actor, error_line(error), outside)
         if running.ready is not None:
             running.ready = None
-            return Built(actor, result)
+            name, running.node = result
+            return Built(actor, name, running.node)
         kind, content = result
         if kind == "done":
             if running.jobs.popleft().announces:

@@ -25,6 +25,10 @@ class RealClock:
         """Return microseconds since 1970."""
         return time.time_ns() // 1000
 
+    def cpu_s(self) -> float:
+        """Return CPU seconds of this process."""
+        return time.process_time()
+
     def sleep(self, seconds: float) -> None:
         """Suspend this thread."""
         time.sleep(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.config import load_config
-from tuner.farm.commit_log import Deadline, Ledger, RunBudget
+from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.jobs import JobResult
 from tuner.farm.recorder import FEATURE_SETS, Recorder
 from tuner.farm.search_spec import SearchSpec
@@ -31,7 +30,7 @@ from tuner.log.digests import digest
 from tuner.log.read import read_log, read_tasks
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS
 from tuner.log.writer import Origin, RunLog, row_ids
-from tuner.measure.budgeted import BudgetExhausted, Limit, MeasureBudget
+from tuner.measure.budgeted import BudgetExhausted, Deadline, Limit, MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Proposal, Request
 from tuner.platform.local_files import LocalPath
@@ -127,9 +126,9 @@ def test_a_limit_of_programs_is_exact(target_graph: TargetGraph, bench: Bench) -
 
 
 def test_a_deadline_ends_a_job_between_two_items(target_graph: TargetGraph, bench: Bench) -> None:
-    session, _ = bench.session(Limit(None, time.monotonic() + 1000))
+    session, _ = bench.session(Limit(None, Deadline(REAL.clock, REAL.clock.monotonic_s() + 1000)))
     assert len(session([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
-    late, heard = bench.session(Limit(None, time.monotonic() - 1))
+    late, heard = bench.session(Limit(None, Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     with pytest.raises(BudgetExhausted):
         late([program(target_graph)])
     assert heard.kinds() == []

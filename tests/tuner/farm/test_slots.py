@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tuner.farm.actions import Action, Deliver, Failed, GiveUp, Kill, RetryPolicy, Send, StartActor, WorkItem
 from tuner.farm.slots import DEPTH, FASTER_STEPS, PATIENCE_S, QueuedWork, Slot, Slots, TrackedWork, pace_level
 from tuner.farm.supervision import HELPS, Supervision
-from tuner.platform.actors import Announced, Built, Done, Event, JobProgress, Lost
+from tuner.platform.actors import Announced, Built, Done, Draining, Event, JobProgress, Lost
 
 ITEM_S, IDLE_S = 8.0, 30.0
 KINDS = (
@@ -26,7 +27,7 @@ KINDS = (
 def scan_deadline(slots: list[Slot], replaced: int) -> float | None:
     """Next time at which an actor is too silent, waits too long to be built, or is reported as waiting."""
     built = any(slot.built for slot in slots)
-    times = []
+    times = [slot.leaves_s for slot in slots if slot.leaves_s is not None]
     for slot in slots:
         if slot.built and slot.queue:
             allowed_s = slot.queue[0].work.work.kind.silence_s if slot.trying is None else ITEM_S
@@ -62,7 +63,13 @@ def check(slots: Slots, now_s: float, replaced: int) -> None:
     every = slots.every
     assert slots.built == sum(slot.built for slot in every)
     for depth in range(DEPTH):
-        assert slots.free[depth] == sorted((slot.pace_s or 0.0, slot.index) for slot in every if slot.open and len(slot.queue) == depth)
+        free = [slot for slot in every if slot.open and len(slot.queue) == depth]
+        levels = {slot.index: -inf if slot.pace_s is None else pace_level(slot.pace_s) for slot in free}
+        assert slots.free[depth] == sorted((levels[slot.index], slot.node, slot.index) for slot in free)
+    assert slots.packed == sorted((slot.node, slot.index) for slot in every if slot.built)
+    assert [slots.free_at(0, slots.home_of(slot)) for slot in every if slot.built and slot.open and not slot.queue] == [
+        slot for slot in every if slot.built and slot.open and not slot.queue
+    ]
     paces = defaultdict[int, list[int]](lambda: [0, 0])
     for slot in every:
         if slot.built and slot.pace_s is not None and not slot.late:
@@ -95,6 +102,7 @@ class Farm:
     sent: dict[int, list[Send]] = field(default_factory=dict)
     jobs: int = 0
     over: Counter[int] = field(default_factory=Counter)
+    leaving: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.machine = Supervision(self.slots, ITEM_S, min_count=self.min_count, idle_s=IDLE_S)
@@ -108,6 +116,7 @@ class Farm:
                 self.starting = [actor for actor in self.starting if actor != action.actor]
                 self.sent.pop(action.actor, None)
             elif isinstance(action, Send):
+                assert action.actor not in self.leaving, "no work for who leaves"
                 self.sent[action.actor].append(action)
             elif isinstance(action, Deliver | Failed):
                 self.over[action.work] += 1
@@ -126,7 +135,7 @@ class Farm:
     def build(self) -> None:
         actor = self.starting.pop(self.rng.randrange(len(self.starting)))
         self.sent[actor] = []
-        self.hear(Built(actor, f"host:{actor}"))
+        self.hear(Built(actor, f"host:{actor}", f"node{self.rng.randrange(3)}"))
 
     def finish(self) -> None:
         actor = self.rng.choice([actor for actor, sent in self.sent.items() if sent])
@@ -153,6 +162,10 @@ class Farm:
             actor = rng.choice(self.starting)
             self.starting.remove(actor)
             self.hear(Lost(actor, "why", outside=True))
+        elif draw < 0.69 and (actors := [*self.sent, *self.starting]):
+            actor = rng.choice(actors)
+            self.leaving.add(actor)
+            self.hear(Draining(actor, rng.choice([0.5, 5.0, 100.0, inf])))
         elif draw < 0.75 and at_work:
             send = self.sent[rng.choice(at_work)][0]
             progress = JobProgress(send.actor, send.number, rng.randrange(3))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from tuner.farm.actions import DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, RetryPolicy, SayLine, Send, StartActor, WorkItem
 from tuner.farm.slots import DEPTH, PATIENCE_S
 from tuner.farm.supervision import BUILD_TRIES, LATE_S, LOST_MAX, Supervision
-from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
+from tuner.platform.actors import BUILDING, Announced, Built, Done, Draining, Event, FarmError, JobProgress, Lost, Raised
 
 JOB = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True)
 TRAINING = RetryPolicy(600.0, follows=True, tries=3)
@@ -352,6 +354,76 @@ def test_hanging_job_takes_its_helper_but_shows_sooner() -> None:
     assert play.after(60.0) == [*again(0, 0, 4), send(2, 0, item=b"a")]
 
 
+def test_leaving_actor_ends_what_it_can_and_hands_back_the_rest() -> None:
+    play = Play(2)
+    paced(play, 1.0, 1.0)
+    assert play.submit(0, 1, 2, 3) == [send(0, 0), send(1, 1), send(0, 2), send(1, 3)]
+    assert play(Draining(0, 1.5)) == [], "the second work would end too late; the other actor has two already"
+    assert play.submit(4) == []
+    play.now_s += 1.0
+    assert play(Done(0, 0, b"")) == [Deliver(0, b""), *again(0, 0, 2)]
+    assert play(Done(0, 2, b"late")) == []
+    assert play(Done(1, 1, b"")) == [Deliver(1, b""), send(1, 2)]
+    assert play(Built(2, "host:2")) == [send(2, 4, slot=0)]
+    assert play(Draining(2, inf)) == []
+    assert play.after(30.0)[:1] != again(0, 2, 3), "without a deadline there is none"
+
+
+def test_actor_that_cannot_end_its_work_in_time_is_replaced_at_once() -> None:
+    play = Play(2)
+    paced(play, 10.0, 10.0)
+    assert play.submit(0) == [send(0, 0)]
+    assert play(Draining(0, 5.0)) == [*again(0, 0, 2), send(1, 0)]
+    assert play(Draining(1, 20.0)) == []
+    assert play.after(20.1)[1:] == again(1, 1, 3), "it has not ended in time"
+    assert play(Built(3, "host:3")) == [send(3, 0, slot=1)]
+
+
+@given(st.integers(1, 40), st.booleans())
+def test_nobody_is_blamed_for_actors_that_leave(leavers: int, timeout: bool) -> None:
+    play = Play(1)
+    play.submit(0)
+    for actor in range(leavers):
+        assert play(Announced(actor, 0, b"a")) == []
+        assert play(Draining(actor, inf)) == []
+        lost = play.after(61.0) if timeout else play(Lost(actor, "terminated"))
+        assert lost == again(0, actor, actor + 1) if timeout else [*again(0, actor, actor + 1)]
+        assert play(Built(actor + 1, f"host:{actor + 1}")) == [send(actor + 1, 0, slot=0)], "not item by item"
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(2, 5), st.integers(1, 12))
+def test_actors_without_work_are_on_nodes_of_their_own(seed: int, nodes: int, each: int, jobs: int) -> None:
+    """However actors came to their slots; of equal pace."""
+    rng, count = random.Random(seed), nodes * each
+    machine, now_s, number, sent = Supervision(count, None, min_count=1, idle_s=10.0), 0.0, 0, list[Send]()
+    place = dict(enumerate(rng.sample([slot % nodes for slot in range(count)], count)))
+    there = dict[int, int]()
+
+    def do(actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, StartActor):
+                there[action.actor] = place[action.slot]
+                do(machine.heard(Built(action.actor, f"host:{action.actor}", str(place[action.slot])), now_s))
+            elif isinstance(action, Kill):
+                del there[action.actor]
+            elif isinstance(action, Send):
+                sent.append(action)
+
+    do(machine.begin(now_s))
+    kind = replace(JOB, alike=True)
+    for wave in (2 * count, *[jobs] * 40):  # a burst, then perhaps less than there are actors
+        for shard in range(wave):
+            do(machine.submit(WorkItem(number, kind, shard % machine.homes), now_s))
+            number += 1
+        now_s += 1.0
+        while sent:
+            send = sent.pop(0)
+            do(machine.heard(Done(send.actor, send.number, b""), now_s))
+        do(machine.tick(now_s))
+    used = Counter(there.values())
+    assert len(used) <= -(-jobs // each) + 1, "that of the first actor, which stays"
+
+
 def test_job_without_survivors_or_culprit_ends_the_run() -> None:
     play = Play(1)
     play.submit(0)
@@ -461,6 +533,8 @@ class World:
             return Built(actor, f"host:{actor}")
         process = self.processes[actor]
         head = process.sent[0]
+        if self.rng.random() < self.chance / 2:
+            return Draining(actor, self.rng.choice([0.0, 0.2, 1000.0]))
         if self.rng.random() < self.chance:
             outside = head.item in self.struck or self.rng.random() < 0.5
             if head.item is not None and not outside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -147,6 +148,51 @@ with RayActors(Steps, 2, sys.argv[1]) as actors:
     (killed,) = bench.hear(1)
     print(gone.outside, killed.outside)
 """
+
+
+DRAINED = """
+import sys
+from tests.tuner.platform.actors_contract import Bench, Steps, notes
+from tuner.platform.actors import Done, Draining, JobProgress
+from tuner.platform.ray_actors import RayActors
+import ray
+with RayActors(Steps, 1, sys.argv[1], say=print, max_count=2) as actors:
+    bench = Bench(actors)
+    bench.start(0), bench.start(1)
+    print("begun", flush=True)
+    nodes = {event.actor: event.node for event in bench.hear(2)}
+    for actor in nodes:
+        bench.send(actor, 0, ("wait", 20.0), ("note", actor))
+    print("built", flush=True)
+    heard = []
+    while len(heard) < 3:
+        heard += [event for event in actors.events(30.0) if not isinstance(event, JobProgress)]
+    leaving, *done = heard
+    assert isinstance(leaving, Draining) and 40.0 < leaving.seconds <= 60.0, leaving
+    assert sorted(done) == [Done(actor, 0, notes(actor)) for actor in sorted(nodes)], done
+    actors.kill(leaving.actor)
+    for _ in range(100):
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        if nodes[leaving.actor] not in alive:
+            break
+        assert actors.events(0.2) == []
+    print(nodes[leaving.actor] in alive, nodes[1 - leaving.actor] in alive)
+"""
+
+
+@pytest.mark.slow  # in simulation by default
+def test_node_that_is_drained_ends_its_work_and_goes() -> None:
+    """One with a reserved worker stays until its deadline: Ray keeps the room."""
+    with ray_head() as head:
+        driver = subprocess.Popen([sys.executable, "-c", DRAINED, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "begun\n"
+        head.add_node()
+        assert driver.stdout.readline() == "built\n"
+        head.drain_last_node()
+        said, went = driver.communicate(timeout=90)[0].splitlines()
+        assert re.fullmatch(r"node [0-9a-f]{8} leaves in [45]\d s; its 1 workers take no more work", said)
+        assert went == "False True", "long before its deadline, as it is empty"
 
 
 @pytest.mark.parametrize("drained", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -11,7 +11,7 @@ import pytest
 TUNER = Path(__file__).resolve().parents[3] / "tuner"
 SEAM = (
     "store/*.py", "runs/*.py", "log/*.py", "farm/*.py", "cost_model/trainer.py", "cost_model/model_file.py", "cost_model/interface.py",
-    "measure/store_lookup.py",
+    "measure/store_lookup.py", "measure/budgeted.py",
     "selection/finals_journal.py", "driver.py", "finalize/*.py",
 )  # fmt: skip
 MODULES = {
@@ -27,8 +27,7 @@ REAL = {"tuner.platform.local_files", "tuner.platform.real"}
 """Which world it is, is said by who begins: the driver, and what it ends with, a file on this computer."""
 
 OUTSIDE = {
-    ("farm/recorder.py", "time"): "runs beside the worker",
-    ("farm/jobs.py", "time"): "runs in the worker",
+    ("farm/search_spec.py", "tuner.platform.real"): "says which world, unless somebody else does",
     ("driver.py", "tuner.platform.local_files"): "says which world",
     ("driver.py", "tuner.platform.real"): "says which world",
     **{
