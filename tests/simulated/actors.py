@@ -33,9 +33,9 @@ from tuner.platform.actors import (
 
 NODE_SLOTS = 4  # actors of one computer
 HEAD_S = 18.0  # without a head the cluster is gone
-KEPT_S = 30.0  # that an actor without work may stay longer than it should, as its driver looks at it
+KEPT_S = 5.0  # that an actor without work may stay longer than it should, as its driver looks at it
 LOOKS_S = 2.0  # the most of that in one look: a driver that is busy elsewhere lets nobody go
-ROOM_S = 4.0  # mean time until there is room for an extra actor, and until its computer is taken away
+ROOM_S, STAY_S = 4.0, 12.0  # mean times until there is room for an extra actor, and until its computer is taken away
 
 
 class Dies(BaseException):
@@ -127,7 +127,7 @@ class SimActors:
         wait_us = max(0, max(self._back_us[slot // NODE_SLOTS], self._head_us) - self._kernel.now_us)
         if slot >= self.min_count:
             wait_us += round(rng.expovariate(1 / ROOM_S) * US)
-            self._kernel.at(wait_us + round(rng.expovariate(1 / ROOM_S) * US), lambda: self._die(found, "its node was taken away", True))
+            self._kernel.at(wait_us + round(rng.expovariate(1 / STAY_S) * US), lambda: self._die(found, "its node was taken away", True))
         self._kernel.at(wait_us + round(self._faults.build_s * found.speed * rng.uniform(0.5, 2) * US), lambda: self._build(found))
 
     def kill(self, actor: Actor) -> None:

@@ -81,6 +81,42 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known for", "True for"),),
+    "double-demand": (
+        Edit(
+            f"{_SUPERVISION}_replace", "heappush(self._absent, slot.index)", "heappush(self._absent, slot.index); self._start(slot, now_s)"
+        ),
+    ),
+    "lost-release": (
+        Edit(
+            "tuner.farm.slots:Slots.set_sign", "elif slot.extra and slot.built:", "elif slot.extra and slot.built and slot.pace_s is None:"
+        ),
+    ),
+    "result-after-drain": (
+        Edit(f"{_SUPERVISION}_drain", "while slot.queue and", "queue = list(slot.queue)\n    while slot.queue and"),
+        Edit(f"{_SUPERVISION}_drain", "self._slots.sort(slot)", "slot.queue.extend(queue[len(slot.queue) :]); self._slots.sort(slot)"),
+        Edit(f"{_SUPERVISION}_done", "job.holders.remove(slot)", "slot in job.holders and job.holders.remove(slot)"),
+        Edit(f"{_SUPERVISION}_done", "if job.over:", "if job.over and slot.leaves_s is None:"),
+    ),
+    "measured-ahead-became-row": (
+        Edit(
+            "tuner.farm.coordinator:Coordinator._receive",
+            "self.schedule.received(key, result)",
+            "self.schedule.received(key, result); self.ledger.keep(result)",
+        ),
+    ),
+    "snapshot-of-a-dead-node": (
+        Edit(
+            "tuner.farm.actor_pool:ActorPool.message",
+            "_, job, until_s",
+            "node = send.name.partition('@')[2].partition(':')[0]\n    _, job, until_s",
+        ),
+        Edit(
+            "tuner.farm.actor_pool:ActorPool.message",
+            "self._heard.get(send.actor, (0, 0)))\n",
+            "self._heard.get(send.actor, self._heard.get(node, (0, 0))))\n",
+        ),
+        Edit("tuner.farm.actor_pool:ActorPool.message", "self._heard[send.actor] =", "self._heard[node] = self._heard[send.actor] ="),
+    ),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
 }
 

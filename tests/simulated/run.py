@@ -178,7 +178,7 @@ def found(bug: str, seeds: Sequence[int]) -> Verdict | None:
 
 def report_bugs(bugs: Sequence[str], seeds: Sequence[int], processes: int) -> list[str]:
     """Those that are not found; says of the others by which seed."""
-    _prepare([scenario.name for scenario in SCENARIOS], processes)
+    _prepare(sorted(set(TURNS)), processes)
     missed = []
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for bug, verdict in zip(bugs, pool.imap(partial(found, seeds=seeds), bugs), strict=True):

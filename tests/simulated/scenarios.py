@@ -103,7 +103,7 @@ SCENARIOS = (
     Scenario("model", "residual_block", 40, 5, 6),
     Scenario("packaged", "conv_chain", 32, 4, 8, ("use.packaged_model=true", "model.growth=0.2")),
     Scenario("deadly", "inception_block", 28, 4, 8, (NO_MODEL,), kills_some(40)),
-    Scenario("crowd", "shuffle_block", 64, 64, 32, (NO_MODEL, "segments.measured=4"), turns=1),
+    Scenario("crowd", "shuffle_block", 64, 64, 32, (NO_MODEL, "segments.measured=4", "farm.idle_s=1"), turns=1, min_workers=8),
     Scenario("queue", "conv_chain", 36, 4, 24, (NO_MODEL, "segments.measured=4", "farm.checkpoint_every_s=60")),
     Scenario("mirror", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
     Scenario("store", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), store=True),
@@ -132,7 +132,16 @@ SCENARIOS = (
         min_workers=600,
         recorders=2,
     ),
-    Scenario("long", "residual_block", 400, 16, 16, (NO_MODEL, "segments.measured=12", "farm.checkpoint_every_s=20"), turns=1),
+    Scenario(
+        "long",
+        "residual_block",
+        400,
+        16,
+        16,
+        (NO_MODEL, "segments.measured=12", "farm.checkpoint_every_s=20", "farm.idle_s=1"),
+        turns=1,
+        min_workers=4,
+    ),
 )
 
 

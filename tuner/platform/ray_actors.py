@@ -14,10 +14,9 @@ bundle: Ray puts a bundle on the emptiest node, and an actor on a node that is i
 
 from __future__ import annotations
 
-import os
+import errno
 import queue
 import secrets
-import socket
 import threading
 import time
 from collections import Counter, deque
@@ -29,13 +28,39 @@ from math import inf
 from typing import Any, Literal, Self
 
 import ray
-from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    NodeDiedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
-from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Draining, Event, JobProgress, Lost, Message, Raised, Worker
+from simulator.npu.errors import BadInputError
+from tuner.platform.actors import (
+    BUILDING,
+    Actor,
+    Announced,
+    Built,
+    Done,
+    Draining,
+    Event,
+    FarmError,
+    JobProgress,
+    Lost,
+    Message,
+    Raised,
+    Worker,
+)
 from tuner.platform.crash import error_line
+from tuner.platform.node_facts import NodeFacts, differences, find_facts, version_trouble
 from tuner.platform.ray_cluster import (
+    STORE_BYTES,
     Connection,
     Say,
     cluster_cpus,
@@ -49,6 +74,8 @@ from tuner.platform.ray_drains import DrainWatch
 
 PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
 START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
+FULL = (errno.ENOSPC, errno.EDQUOT)
+STORE_FULL = "make room on its disk, or start Ray with a larger --object-store-memory, and --resume"
 NODE_DIED = "its node has died"  # part of Ray's message, its only sign of this for an actor of a node without a notice
 
 Said = tuple[Literal["finished", "announced", "done"], Any]
@@ -68,10 +95,10 @@ class RayActor:
         self._answer = threading.Semaphore(0)
         self._announced = False
 
-    def build(self) -> tuple[str, str]:
-        """Construct the worker; separate from __init__, so that exceptions come back unchanged.  Returns its name, and its node's id."""
+    def build(self) -> NodeFacts:
+        """Construct the worker; separate from __init__, so that exceptions come back unchanged."""
         self._worker = self._make_worker()
-        return f"{socket.gethostname()}:{os.getpid()}", ray.get_runtime_context().get_node_id()
+        return find_facts()
 
     def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Said:
         """Queue a job, and return the next event."""
@@ -111,6 +138,7 @@ class _Running:
     ready: Any
     extra: bool
     node: str = ""
+    name: str = "that starts"
     leaves: bool = False
     calls: deque[Future[Any]] = field(default_factory=deque)
     jobs: deque[Message] = field(default_factory=deque)
@@ -138,13 +166,14 @@ class RayActors:
         self._group: Any = None
         self._drains: DrainWatch | None = None
         self._told = set[str]()  # nodes that will leave
+        self._differences = set[str]()  # kinds of them that were said
         try:
             self.min_count = min_count or max(1, cluster_cpus()[0])
             self.count = max_count or self.min_count
             self._group = reserve_group(self.min_count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
-            self._drains = DrainWatch()
+            self._drains, self._here = DrainWatch(), find_facts()
         except BaseException:
             self.close()
             raise
@@ -251,17 +280,24 @@ class RayActors:
             result = running.calls.popleft().result()
         except RayTaskError as error:  # raised by a worker or a job
             cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, ObjectLostError):  # what was shared with it
+                self.kill(actor)
+                return Lost(actor, error_line(cause), outside=True)
+            if isinstance(cause, OSError) and cause.errno in FULL:
+                return Raised(
+                    actor, job, FarmError(f"worker {running.name}: {' '.join(str(cause).split())}; make room there, and --resume")
+                )
             cause.add_note(str(error))  # the note has the actor's traceback
             return Raised(actor, job, cause)
+        except (ObjectStoreFullError, OutOfDiskError) as error:
+            return Raised(actor, job, FarmError(f"Ray's object store of worker {running.name} is full ({STORE_FULL}): {error_line(error)}"))
         except RayError as error:
             self.kill(actor)  # an unreachable actor may be alive
             preempted = isinstance(error, RayActorError) and error.preempted
             outside = preempted or isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
             return Lost(actor, error_line(error), outside)
         if running.ready is not None:
-            running.ready = None
-            name, running.node = result
-            return Built(actor, name, running.node)
+            return self._built(actor, running, result)
         kind, content = result
         if kind == "done":
             if running.jobs.popleft().announces:
@@ -269,6 +305,16 @@ class RayActors:
             return Done(actor, job, content)
         self._await(actor, running.actor.next_event.remote(PULSE_S))
         return JobProgress(actor, job, content) if kind == "finished" else Announced(actor, job, content)
+
+    def _built(self, actor: Actor, running: _Running, facts: NodeFacts) -> Event:
+        running.ready, running.node, running.name = None, facts.node, facts.name
+        if (trouble := version_trouble(self._here, facts)) is not None:
+            return Raised(actor, BUILDING, BadInputError(trouble))
+        for kind, line in differences(self._here, facts, time.time(), STORE_BYTES):
+            if kind not in self._differences:
+                self._differences.add(kind)
+                self._say(line)
+        return Built(actor, facts.name, facts.node)
 
     def _send_held(self, actor: Actor, running: _Running) -> None:
         for message in running.jobs:
@@ -281,6 +327,8 @@ class RayActors:
         """Translate errors of an ended cluster: Ray reports its own end by many types."""
         try:
             yield
+        except (ObjectStoreFullError, OutOfDiskError) as error:
+            raise FarmError(f"Ray's object store on this computer is full ({STORE_FULL}): {error_line(error)}") from error
         except RayError:
             self._connection.check()
             raise

@@ -354,7 +354,7 @@ def test_hanging_job_takes_its_helper_but_shows_sooner() -> None:
     assert play.after(60.0) == [*again(0, 0, 4), send(2, 0, item=b"a")]
 
 
-def test_leaving_actor_ends_what_it_can_and_hands_back_the_rest() -> None:
+def test_leaving_actor_hands_back_what_it_cannot_end() -> None:
     play = Play(2)
     paced(play, 1.0, 1.0)
     assert play.submit(0, 1, 2, 3) == [send(0, 0), send(1, 1), send(0, 2), send(1, 3)]
@@ -369,7 +369,7 @@ def test_leaving_actor_ends_what_it_can_and_hands_back_the_rest() -> None:
     assert play.after(30.0)[:1] != again(0, 2, 3), "without a deadline there is none"
 
 
-def test_actor_that_cannot_end_its_work_in_time_is_replaced_at_once() -> None:
+def test_leaving_actor_without_time_is_replaced() -> None:
     play = Play(2)
     paced(play, 10.0, 10.0)
     assert play.submit(0) == [send(0, 0)]
@@ -392,7 +392,7 @@ def test_nobody_is_blamed_for_actors_that_leave(leavers: int, timeout: bool) -> 
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(2, 5), st.integers(1, 12))
-def test_actors_without_work_are_on_nodes_of_their_own(seed: int, nodes: int, each: int, jobs: int) -> None:
+def test_idle_actors_are_on_nodes_of_their_own(seed: int, nodes: int, each: int, jobs: int) -> None:
     """However actors came to their slots; of equal pace."""
     rng, count = random.Random(seed), nodes * each
     machine, now_s, number, sent = Supervision(count, None, min_count=1, idle_s=10.0), 0.0, 0, list[Send]()

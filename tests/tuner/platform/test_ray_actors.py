@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import ray
 from ray import cloudpickle
+from ray.exceptions import ObjectLostError
 
 import tuner
 from tests.ray_heads import ray_head
@@ -126,6 +127,24 @@ def test_extra_actor_waits_for_room() -> None:
         assert {event.actor, last.actor} == extra
 
 
+class Unfetched(Steps):
+    """What is shared with it is lost, which Ray says where the job would begin."""
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        raise ObjectLostError("00" * 28, "", "")
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_lost_object_is_the_fault_of_no_job() -> None:
+    with RayActors(Unfetched, 1) as actors:
+        bench = Bench(actors)
+        actor = bench.built()
+        bench.send(actor, 0)
+        (lost,) = bench.hear(1)
+        assert isinstance(lost, Lost)
+        assert (lost.actor, lost.outside) == (actor, True)
+
+
 @pytest.mark.usefixtures("local_ray")
 def test_uv_makes_no_environment_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray._private.runtime_env.uv_runtime_env_hook._get_uv_run_cmdline", lambda: ["uv", "run", "tilefarm"])
@@ -181,7 +200,7 @@ with RayActors(Steps, 1, sys.argv[1], say=print, max_count=2) as actors:
 
 
 @pytest.mark.slow  # in simulation by default
-def test_node_that_is_drained_ends_its_work_and_goes() -> None:
+def test_drained_node_ends_its_work_and_goes() -> None:
     """One with a reserved worker stays until its deadline: Ray keeps the room."""
     with ray_head() as head:
         driver = subprocess.Popen([sys.executable, "-c", DRAINED, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -1,0 +1,86 @@
+"""Facts about a worker's node that must be those of the driver's computer, or better be."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import ray
+
+from tuner.platform.crash import version_of
+
+SAME = ("tilefarm", "numpy", "numba", "xgboost")  # packages that measure and learn
+# instructions by which libraries choose other code, whose floats differ in their last digits
+FEATURES = frozenset(("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "asimd", "sve", "sve2"))
+CLOCK_S = 10.0  # a worker is heard within that time
+SHARED = Path("/dev/shm")
+
+
+class NodeFacts(NamedTuple):
+    """Facts, as a worker finds them.  node: Ray's id.  shared_bytes: size of /dev/shm."""
+
+    host: str
+    pid: int
+    node: str
+    versions: tuple[tuple[str, str], ...]
+    features: frozenset[str]
+    epoch_s: float
+    shared_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Name of the worker, for the log."""
+        return f"{self.host}:{self.pid}"
+
+
+def find_facts() -> NodeFacts:
+    """Facts about this process."""
+    versions = (("Python", platform.python_version()), *((name, version_of(name)) for name in SAME))
+    node = ray.get_runtime_context().get_node_id()
+    return NodeFacts(socket.gethostname(), os.getpid(), node, versions, cpu_features(), time.time(), shared_bytes())
+
+
+def cpu_features(file: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Those of `FEATURES` that the processor has; none where nothing says so."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return FEATURES.intersection(line.split())
+
+
+def shared_bytes() -> int:
+    return shutil.disk_usage(SHARED).total if SHARED.is_dir() else 0
+
+
+def version_trouble(here: NodeFacts, there: NodeFacts) -> str | None:
+    """Reason why workers of a node cannot measure for this computer."""
+    pairs = zip(there.versions, here.versions, strict=True)
+    text = ", ".join(f"{name} {version} ({wanted} here)" for (name, version), (_, wanted) in pairs if version != wanted)
+    return f"node {there.host} has {text}; install the same versions on every node" if text else None
+
+
+def differences(here: NodeFacts, there: NodeFacts, now_s: float, store_bytes: int) -> Iterator[tuple[str, str]]:
+    """Differences with which a run goes on: (kind, line).  now_s: time of this computer when the worker was heard."""
+    if there.features != here.features:
+        features = " ".join(sorted(there.features ^ here.features))
+        yield (
+            f"features {features}",
+            f"node {there.host} has another processor ({features}): a model trained there may differ in last digits",
+        )
+    if abs(late_s := there.epoch_s - now_s) > CLOCK_S:
+        ahead = f"{abs(late_s):.0f} s {'ahead of' if late_s > 0 else 'behind'}"
+        yield f"clock {there.host}", f"the clock of node {there.host} is {ahead} this computer's: so are times in the log"
+    if there.shared_bytes < store_bytes:
+        size = f"{there.shared_bytes >> 20} MiB, {store_bytes >> 20} are needed"
+        yield (
+            f"shared {there.host}",
+            f"node {there.host}: /dev/shm has {size}: Ray uses its disk, which is slow; `docker run --shm-size` is larger",
+        )
