@@ -128,7 +128,7 @@ class RecordingJobs(SerialJobs):
         self.begun_s, self.driver_s = self.begun_s or begin_s, self.driver_s + begin_s - (self.mark_s or begin_s)
         key, job = self._started.popleft()
         index = self._assignment.get(key_of(job), 0)
-        update = self._broadcast.update(job, (self._runners[index].known.version, self._models[index]))
+        update = self.broadcast.update(job, (self._runners[index].known.version, self._models[index]))
         self._models[index] = job.models or self._models[index]
         begin_s = time.process_time()
         result = self._runners[index].work(job, update)

@@ -76,8 +76,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "told-too-little": (
         Edit(
             "tuner.farm.actor_pool:ActorPool.message",
-            "self._broadcast.update(job, self._heard.get(send.actor, (0, 0)))",
-            "self._broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
+            "self.broadcast.update(job, self._heard.get(send.actor, (0, 0)))",
+            "self.broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
     "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known for", "True for"),),
@@ -87,9 +87,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "lost-release": (
-        Edit(
-            "tuner.farm.slots:Slots.set_sign", "elif slot.extra and slot.built:", "elif slot.extra and slot.built and slot.pace_s is None:"
-        ),
+        Edit("tuner.farm.slots:Slots._due_s", "slot.built and slot.extra", "slot.built and slot.extra and slot.pace_s is None"),
     ),
     "result-after-drain": (
         Edit(f"{_SUPERVISION}_drain", "while slot.queue and", "queue = list(slot.queue)\n    while slot.queue and"),
@@ -108,7 +106,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         Edit(
             "tuner.farm.actor_pool:ActorPool.message",
             "_, job, until_s",
-            "node = send.name.partition('@')[2].partition(':')[0]\n    _, job, until_s",
+            "node = send.name.partition(':')[0]\n    _, job, until_s",
         ),
         Edit(
             "tuner.farm.actor_pool:ActorPool.message",

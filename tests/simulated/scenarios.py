@@ -221,7 +221,7 @@ def _ahead(replay: Replay, run: SearchRun) -> None:
     if not isinstance(jobs, ActorPool):
         return
     schedule, budget = run.schedule, run.ledger.budget
-    alone = _Alone(replay, run.spec, jobs._broadcast)
+    alone = _Alone(replay, run.spec, jobs.broadcast)
     schedule.waiting.clear()
     schedule._repeated, schedule._next = [], schedule.frontier
     while True:
@@ -233,7 +233,7 @@ def _ahead(replay: Replay, run: SearchRun) -> None:
             trained = alone.work(training)
             assert isinstance(trained, TrainingOutcome)
             schedule.trained += 1
-            jobs.tell_models(trained.models)
+            jobs.broadcast.tell_models(trained.models)
         else:
             return
 

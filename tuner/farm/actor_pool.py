@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tuner.cost_model.model_file import Models, TrainingOutcome
+from tuner.cost_model.model_file import TrainingOutcome
 from tuner.farm.actions import Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
 from tuner.farm.coordinator import Key
 from tuner.farm.jobs import Broadcast, FailingItem, Job, JobResult, JobRunner, Training, Update, build_job_runner
@@ -93,7 +93,7 @@ class ActorPool:
     """
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None], item_timeout_s: float | None = 60.0) -> None:
-        self._broadcast = Broadcast()
+        self.broadcast = Broadcast(actors.share)
         self._heard: dict[Actor, tuple[int, int]] = {}  # (version, models) of the last job that the actor received
         self._jobs: dict[int, _StartedJob] = {}
         self._number = 0
@@ -133,18 +133,6 @@ class ActorPool:
         """Always True: jobs without a free actor wait here, and the fastest actor takes the first one."""
         return True
 
-    def tell_answers(self, packed: bytes) -> None:
-        self._broadcast.answers = self._crew.actors.share(packed)
-
-    def tell_stored(self, packed: bytes) -> None:
-        self._broadcast.stored = self._crew.actors.share(packed)
-
-    def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        self._broadcast.epochs.append(self._crew.actors.share(list(findings)))
-
-    def tell_models(self, models: Models) -> None:
-        self._broadcast.models.append(self._crew.actors.share(models))
-
     def start(self, key: Key, job: Job | Training) -> None:
         number, self._number = self._number, self._number + 1
         if isinstance(job, Training):
@@ -172,7 +160,7 @@ class ActorPool:
         if send.item is not None:
             return pickle.dumps(SingleItemMessage(send.name, send.item)), ()
         _, job, until_s = self._jobs[send.work]
-        update = self._broadcast.update(job, self._heard.get(send.actor, (0, 0)))
+        update = self.broadcast.update(job, self._heard.get(send.actor, (0, 0)))
         self._heard[send.actor] = (job.version, job.models or self._heard.get(send.actor, (0, 0))[1])
         if isinstance(job, Job):
             seconds = None if until_s is None else max(0.0, until_s - self._crew.clock.monotonic_s())

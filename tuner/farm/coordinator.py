@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
-from tuner.cost_model.model_file import Models, TrainingOutcome
+from tuner.cost_model.model_file import TrainingOutcome
 from tuner.cost_model.trainer import Trainer
 from tuner.farm.commit_log import Ledger
 from tuner.farm.crash_journal import Attempts
@@ -29,10 +29,12 @@ TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 
 
 class Jobs(Protocol):
-    """Executor of jobs.  `tell_*` precede the first job that needs the value.  Results come in any order, each once.
+    """Executor of jobs.  Results come in any order, each once.
 
     Requests that crash their workers are handled here: later jobs get them in `failing`.
     """
+
+    broadcast: Broadcast
 
     @property
     def workers(self) -> int: ...
@@ -40,22 +42,6 @@ class Jobs(Protocol):
     @property
     def free(self) -> bool:
         """Whether another job can be started now."""
-        ...
-
-    def tell_answers(self, packed: bytes) -> None:
-        """Pass on results that earlier sessions published for tasks without a place yet; before the first job."""
-        ...
-
-    def tell_stored(self, packed: bytes) -> None:
-        """Results of other runs; before the first job."""
-        ...
-
-    def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        """Findings of all jobs of the next epoch."""
-        ...
-
-    def tell_models(self, models: Models) -> None:
-        """The next models."""
         ...
 
     def start(self, key: Key, job: Job | Training) -> None: ...
@@ -80,7 +66,7 @@ class SerialJobs:
         self.job_runner = build(spec)
         self._attempts = attempts
         self._failing_items: FailingItems = () if attempts is None else attempts.failing
-        self._broadcast = Broadcast()
+        self.broadcast = Broadcast()
         self._heard_models = 0
         self._job: tuple[Key, Job | Training] | None = None
 
@@ -104,18 +90,6 @@ class SerialJobs:
     def free(self) -> bool:
         return self._job is None
 
-    def tell_answers(self, packed: bytes) -> None:
-        self._broadcast.answers = packed
-
-    def tell_stored(self, packed: bytes) -> None:
-        self._broadcast.stored = packed
-
-    def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        self._broadcast.epochs.append(list(findings))
-
-    def tell_models(self, models: Models) -> None:
-        self._broadcast.models.append(models)
-
     def start(self, key: Key, job: Job | Training) -> None:
         self._job = (key, job)
 
@@ -123,7 +97,7 @@ class SerialJobs:
         del patience_s
         assert self._job is not None
         (key, job), self._job = self._job, None
-        update = self._broadcast.update(job, (self.job_runner.known.version, self._heard_models))
+        update = self.broadcast.update(job, (self.job_runner.known.version, self._heard_models))
         self._heard_models = job.models or self._heard_models
         if isinstance(job, Job):
             job = job._replace(failing=self._failing_items)
@@ -175,9 +149,9 @@ class Coordinator:
         """Pass on the initial findings of the run, and the findings of earlier sessions."""
         assert BEGAN == 1
         for findings in (began, *epochs):
-            self.jobs.tell_epoch(findings)
+            self.jobs.broadcast.tell_epoch(findings)
         for models in self.trainer.models if self.trainer is not None else ():
-            self.jobs.tell_models(models)
+            self.jobs.broadcast.tell_models(models)
         self._placed = len(self.ledger.tasks)
 
     def run(self) -> None:
@@ -254,7 +228,7 @@ class Coordinator:
         self.schedule.trained += 1
         for line in self.trainer.finished(result):
             self.say(line)
-        self.jobs.tell_models(result.models)
+        self.jobs.broadcast.tell_models(result.models)
 
     def _commit(self, result: JobResult) -> bool:
         """Commit a result; returns whether it has its place."""
@@ -277,7 +251,7 @@ class Coordinator:
         return True
 
     def _epoch_done(self, findings: Sequence[bytes]) -> None:
-        self.jobs.tell_epoch(findings)
+        self.jobs.broadcast.tell_epoch(findings)
         if self.saturation is not None:
             self.saturation.epoch_done(self.schedule.programs[-1], findings)
         self._idle = self._idle + 1 if len(self.ledger.tasks) == self._placed else 0

@@ -58,7 +58,7 @@ def each_on_ray(
     """On actors of Ray, as `RayActors` takes them."""
     from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import
 
-    with RayActors(EachSpec(make), min_count, address, wait_s, run_id, resource, max_count=max_count, idle_s=idle_s) as actors:
+    with RayActors(partial(_make_worker, make), min_count, address, wait_s, run_id, resource, max_count=max_count, idle_s=idle_s) as actors:
         mapping: EachOn[T, R] = EachOn(actors, REAL.clock, terminal.say)
         yield mapping
 
@@ -75,18 +75,12 @@ class EachWorker(Generic[T, R]):
         return pickle.dumps(_tried(self.call, pickle.loads(packed)))
 
 
-@dataclass(frozen=True)
-class EachSpec(Generic[T, R]):
-    """Specification that makes an EachWorker in the process that calls it."""
-
-    make: Make[T, R]
-
-    def __call__(self) -> EachWorker[T, R]:
-        return EachWorker(self.make())
+def _make_worker(make: Make[T, R]) -> EachWorker[T, R]:
+    return EachWorker(make())
 
 
 class EachOn(Generic[T, R]):
-    """`IsolatedMap` on actors made with `EachSpec`; an actor has one item at a time, without a time limit.  say: prints a line."""
+    """`IsolatedMap` on actors made by `each_on_ray`; an actor has one item at a time, without a time limit.  say: prints a line."""
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None]) -> None:
         self._crew = SupervisorLoop(actors, clock, self, say, None)

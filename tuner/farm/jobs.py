@@ -7,7 +7,7 @@ the time, or other jobs.  `JobRunner` runs jobs in this process: in the driver (
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -133,17 +133,30 @@ class Update(NamedTuple):
 
 
 class Broadcast:
-    """All values that job runners may need: the values, or references to them.
+    """All values that job runners may need, each told before the first job that needs it.  share: value -> itself, or a reference to it.
 
     epochs: findings of all jobs, one entry per set.  models: model in use after each training.
-    answers: results published by earlier sessions.  stored: measurements of other runs.
+    answers: results that earlier sessions published for tasks without a place yet.  stored: measurements of other runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: Callable[[Any], Any] = lambda value: value) -> None:
+        self._share = share
         self.epochs: list[Any] = []
         self.models: list[Any] = []
         self.answers: Any = None
         self.stored: Any = None
+
+    def tell_answers(self, packed: bytes) -> None:
+        self.answers = self._share(packed)
+
+    def tell_stored(self, packed: bytes) -> None:
+        self.stored = self._share(packed)
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self.epochs.append(self._share(list(findings)))
+
+    def tell_models(self, models: Models) -> None:
+        self.models.append(self._share(models))
 
     def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
         """News for a job runner that has received `heard`: number of sets of findings, and number of the model."""

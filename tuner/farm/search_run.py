@@ -99,7 +99,7 @@ class SearchRun:
         )
         if storing is not None:
             if storing.packed:
-                jobs.tell_stored(storing.packed)
+                jobs.broadcast.tell_stored(storing.packed)
             self.conductor.drop = storing.drop
         self.checkpoint = Checkpoint(place.checkpoint, log)
         self.warm_start: list[str] = []  # lines for a person
@@ -150,7 +150,7 @@ class SearchRun:
         # if readings may differ, also readings of the last epochs before the checkpoint: a job that depends on earlier epochs lacks them
         if rows := log.numbers.beyond([]) if self.spec.differs else beyond:
             answers = read_published(self.place.path, log.origin.run, rows, levels)
-            self.conductor.jobs.tell_answers(answers)
+            self.conductor.jobs.broadcast.tell_answers(answers)
         if self.spec.differs:
             self.ledger.boards = BoardWatch(log, self._say)
             self.ledger.logged = LoggedReadings(levels, answers if rows else None)

@@ -6,7 +6,7 @@ Time only goes forward, so the order by the last sign of life needs no search: a
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf, log
@@ -18,7 +18,7 @@ from tuner.platform.actors import Actor
 DEPTH = 2  # work items in an actor's queue
 PATIENCE_S = 20.0  # an actor starts within seconds if there is room
 FASTER = 0.75  # ratio of pace from which on an actor counts as faster, about
-FASTER_STEPS = 3  # the same in steps of `Slots.paces`
+FASTER_STEPS = 3  # the same in steps of PACE_STEP
 PACE_STEP = FASTER ** (1 / FASTER_STEPS)
 
 
@@ -66,7 +66,7 @@ class Slot:
     trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
     late: whether its work takes too long, see `Slots.find_late`.  extra: whether it has an actor only for work, and if there is room.
     node: number of its computer.  leaves_s: time at which that leaves; None: it stays.
-    entries, paced, silent: its places in the orders of `Slots`.
+    entries, paced: its places in the orders of `Slots`.
     """
 
     index: int
@@ -87,7 +87,6 @@ class Slot:
     leaves_s: float | None = None
     entries: list[tuple[list[Any], tuple[float, ...]]] = field(default_factory=list)
     paced: tuple[int, int] | None = None
-    silent: OrderedDict[int, Slot] = field(default_factory=OrderedDict)
 
     def ends_s(self, pieces: int) -> float:
         """Expected time at which `pieces` of its work items are done."""
@@ -116,46 +115,38 @@ class Slots:
 
     free: (level of pace, node, slot) by number of queued work items, the fastest first; those of unknown pace before all.
     packed: (node, slot) of built actors: work is dealt in this order, so that those without work are on the same nodes.
-    nodes: number of each computer, in the order of their first actors.  leaving: (time, slot) of those whose computer leaves.
-    ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by pace, in steps of
-    PACE_STEP; both without late actors.
+    nodes: number of each computer, in the order of their first actors.
+    ends: (expected end of its last work item that can be repeated, slot); paced_actors, paced_works: actors, and work items in their
+    queues, by level of pace; all without late actors.
     starting: actors that are not built, without extra ones, by time of their start; unreported: those whose wait was not reported.
-    idle: extra actors without work, by the time since when.
-    silent: actors at work by longest allowed silence, then by last sign of life; timely: by last sign of life, those that are not late.
-    late: those that are, with work that can be repeated.
+    due: (time, slot) at which an actor is too silent, or was too long without work, or its computer leaves.
+    timely: actors at work by last sign of life, those that are not late; late: those that are, with work that can be repeated.
     """
 
-    def __init__(self, item_timeout_s: float | None) -> None:
-        self._item_timeout_s = item_timeout_s
+    def __init__(self, item_timeout_s: float | None, idle_s: float = inf) -> None:
+        self._item_timeout_s, self._idle_s = item_timeout_s, idle_s
         self.every: list[Slot] = []
         self.nodes: dict[str, int] = {}
         self.packed: list[tuple[int, int]] = []
         self.free: list[list[tuple[float, ...]]] = [[] for _ in range(DEPTH)]
         self.ends: list[tuple[float, ...]] = []
-        self.leaving: list[tuple[float, ...]] = []
-        self.paces: dict[int, list[int]] = {}
-        self.starting, self.unreported, self.idle, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(5))
-        self.silent: defaultdict[float, OrderedDict[int, Slot]] = defaultdict(OrderedDict)
+        self.due: list[tuple[float, ...]] = []
+        self.paced_actors, self.paced_works = Counter[int](), Counter[int]()
+        self.starting, self.unreported, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(4))
 
     # changes
 
     def set_sign(self, slot: Slot, now_s: float) -> None:
         """Set the time of the last sign of life, or of the start."""
         slot.since_s, slot.late = now_s, False
-        for order in (self.starting, self.unreported, self.idle, self.timely, slot.silent):
+        for order in (self.starting, self.unreported, self.timely):
             order.pop(slot.index, None)
-        if slot.actor is not None and not slot.built:
-            if not slot.extra:
-                self.starting[slot.index] = slot
-                if not slot.waits:
-                    self.unreported[slot.index] = slot
-        elif slot.queue:
+        if slot.queue:
             self.timely[slot.index] = slot
-            if (allowed_s := slot.allowed_s(self._item_timeout_s)) is not None:
-                slot.silent = self.silent[allowed_s]
-                slot.silent[slot.index] = slot
-        elif slot.extra and slot.built:
-            self.idle[slot.index] = slot
+        elif slot.actor is not None and not slot.built and not slot.extra:
+            self.starting[slot.index] = slot
+            if not slot.waits:
+                self.unreported[slot.index] = slot
         self.sort(slot)
 
     def sort(self, slot: Slot) -> None:
@@ -164,33 +155,34 @@ class Slots:
             del order[bisect_left(order, entry)]
         slot.entries.clear()
         if slot.paced is not None:
-            self._count(slot.paced[0], -1, -slot.paced[1])
+            level, works = slot.paced
+            self.paced_actors[level] -= 1
+            self.paced_works[level] -= works
             slot.paced = None
         self.late.pop(slot.index, None)
         if slot.open:
             self._enter(slot, self.free[len(slot.queue)], -inf if slot.pace_s is None else pace_level(slot.pace_s), slot.node)
-        elif slot.leaves_s is not None:
-            self._enter(slot, self.leaving, slot.leaves_s)
+        if (due_s := self._due_s(slot)) < inf:
+            self._enter(slot, self.due, due_s)
         repeatable = slot.repeatable
         if slot.late:
             if repeatable:
                 self.late[slot.index] = slot
         elif slot.built and slot.pace_s is not None:
-            slot.paced = level, length = pace_level(slot.pace_s), len(slot.queue)
-            self._count(level, 1, length)
+            slot.paced = level, works = pace_level(slot.pace_s), len(slot.queue)
+            self.paced_actors[level] += 1
+            self.paced_works[level] += works
             if repeatable:
                 self._enter(slot, self.ends, slot.ends_s(repeatable[-1]))
+
+    def _due_s(self, slot: Slot) -> float:
+        allowed_s = slot.allowed_s(self._item_timeout_s) if slot.queue else self._idle_s if slot.built and slot.extra else None
+        leaves_s = inf if slot.leaves_s is None else slot.leaves_s
+        return leaves_s if allowed_s is None else min(leaves_s, slot.since_s + allowed_s)
 
     def _enter(self, slot: Slot, order: list[tuple[float, ...]], *key: float) -> None:
         slot.entries.append((order, (*key, slot.index)))
         insort(order, (*key, slot.index))
-
-    def _count(self, level: int, actors: int, works: int) -> None:
-        counts = self.paces.setdefault(level, [0, 0])
-        counts[0] += actors
-        counts[1] += works
-        if not counts[0]:
-            del self.paces[level]
 
     def find_late(self, now_s: float, late_s: float) -> None:
         """Find the slots without a sign of life for so long."""
@@ -244,9 +236,9 @@ class Slots:
         if slot.pace_s is None:
             return 0
         level, pieces, count = pace_level(slot.pace_s), len(slot.queue) + 1, 0
-        for faster, (actors, works) in self.paces.items():
-            if faster <= level - FASTER_STEPS and (more := int(actors * pieces * PACE_STEP ** (faster - level)) - works) > 0:
-                count += more
+        for faster, actors in self.paced_actors.items():
+            if faster <= level - FASTER_STEPS:
+                count += max(0, int(actors * pieces * PACE_STEP ** (faster - level)) - self.paced_works[faster])
         return count
 
     def late_work(self) -> TrackedWork | None:
@@ -267,16 +259,10 @@ class Slots:
             return None
         return slower.queue[slower.repeatable[-1] - 1].work
 
-    def deadlines(self, build_timeout_s: float, idle_s: float, reports: bool) -> Iterator[tuple[float, int]]:
-        """Next time, with its slot, of each kind: too long a silence, or an idleness; a computer leaves; a start to report, if it
-        `reports`, or that takes too long."""
-        if self.leaving:
-            yield self.leaving[0][0], int(self.leaving[0][1])
-        for allowed_s, silent in self.silent.items():
-            if silent:
-                yield (slot := first(silent)).since_s + allowed_s, slot.index
-        if self.idle:
-            yield (slot := first(self.idle)).since_s + idle_s, slot.index
+    def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
+        """Next time, with its slot, of each kind: of `due`, of a start to report, if it `reports`, or of one that takes too long."""
+        if self.due:
+            yield self.due[0][0], int(self.due[0][1])
         if self.built and reports and self.unreported:
             yield (slot := first(self.unreported)).since_s + PATIENCE_S, slot.index
         if not self.built and self.starting:

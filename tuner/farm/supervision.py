@@ -31,7 +31,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
-from typing import Literal, NamedTuple
+from operator import attrgetter
+from typing import Literal
 
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
 from tuner.farm.slots import DEPTH, QueuedWork, Slot, Slots, TrackedWork, first
@@ -51,11 +52,7 @@ def _newer(usual_s: float | None, took_s: float) -> float:
     return took_s if usual_s is None else (1 - NEWEST) * usual_s + NEWEST * took_s
 
 
-class _Waiting(NamedTuple):
-    """Waiting work item, as an entry of a sorted list."""
-
-    order: tuple[tuple[int, int], int]
-    work: TrackedWork
+_order = attrgetter("work.order")
 
 
 class Supervision:
@@ -69,15 +66,15 @@ class Supervision:
         self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0, min_count: int | None = None, idle_s: float = inf
     ) -> None:
         self._min_count = slots if min_count is None else min_count
-        self._slots = Slots(item_timeout_s)
+        self._slots = Slots(item_timeout_s, idle_s)
         self._slots.every += (Slot(index, extra=index >= self._min_count) for index in range(slots))
         self._absent = list(range(self._min_count, slots))  # heap of extra slots without an actor
-        self._item_timeout_s, self._build_timeout_s, self._idle_s = item_timeout_s, build_timeout_s, idle_s
+        self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self.replaced = 0  # actors that replaced others, without extra ones
         self._of: dict[Actor, Slot] = {}
         self._born = self._sent = self._unfinished = 0
-        self._fresh: list[_Waiting] = []  # the most urgent first
-        self._homes: defaultdict[int | None, list[_Waiting]] = defaultdict(list)  # the same, by home
+        self._fresh: list[TrackedWork] = []  # the most urgent first
+        self._homes: defaultdict[int | None, list[TrackedWork]] = defaultdict(list)  # the same, by home
         self._suspects: deque[TrackedWork] = deque()
         self._blamed: set[bytes] = set()
         self._usual_s: float | None = None
@@ -165,7 +162,7 @@ class Supervision:
 
     def _deadlines(self) -> Iterator[tuple[float, int]]:
         """A late start is not reported at the first start, when kernels are compiled."""
-        return self._slots.deadlines(self._build_timeout_s, self._idle_s, self.replaced > 0)
+        return self._slots.deadlines(self._build_timeout_s, self.replaced > 0)
 
     def _decided(self, now_s: float) -> list[Action]:
         self._assign(now_s)
@@ -349,9 +346,8 @@ class Supervision:
             self._wait(job)
 
     def _wait(self, job: TrackedWork) -> None:
-        entry = _Waiting(job.work.order, job)
-        insort(self._fresh, entry)
-        insort(self._homes[job.work.home], entry)
+        for waiting in self._fresh, self._homes[job.work.home]:
+            insort(waiting, job, key=_order)
 
     # assignment
 
@@ -362,10 +358,10 @@ class Supervision:
         for depth in range(1 if self._suspects else DEPTH):  # a suspect waits for an actor to itself
             free = self._slots.free[depth]
             while self._fresh and free and (assignment := self._assignment(depth, now_s)) is not None:
-                slot, entry = assignment
-                for waiting in self._fresh, self._homes[entry.work.work.home]:
-                    del waiting[bisect_left(waiting, entry)]
-                self._send(slot, entry.work, now_s)
+                slot, job = assignment
+                for waiting in self._fresh, self._homes[job.work.home]:
+                    del waiting[bisect_left(waiting, job.work.order, key=_order)]
+                self._send(slot, job, now_s)
         if not self._suspects:
             self._help(now_s)
 
@@ -382,7 +378,7 @@ class Supervision:
                     job.item, job.isolated_losses = None, 0
                 self._send(self._slots.every[index], job, now_s)
 
-    def _assignment(self, depth: int, now_s: float) -> tuple[Slot, _Waiting] | None:
+    def _assignment(self, depth: int, now_s: float) -> tuple[Slot, TrackedWork] | None:
         """Assignment to an actor with so many queued work items.
 
         It is the home of the most urgent job, or else the fastest actor, which takes a job whose home it is, or else the most urgent one.
@@ -390,20 +386,17 @@ class Supervision:
         Jobs that faster actors will have finished earlier are skipped: a slow actor takes the least urgent jobs, or none, so as not to
         delay all others.
         """
-        slot = self._slots.free_at(depth, self._fresh[0].work.work.home)
+        slot = self._slots.free_at(depth, self._fresh[0].work.home)
         if slot is None or self._slots.works_of_faster(slot):
             slot = self._slots.first_free(depth)
         if (position := self._slots.works_of_faster(slot)) >= len(self._fresh):
             return None
-        entry = self._fresh[position]
+        job = self._fresh[position]
         home = self._homes[self._slots.home_of(slot)]
-        if (position := bisect_left(home, entry)) < len(home):
-            entry = home[position]
-        return (slot, entry) if self._may_lie(entry.work, depth, now_s) else None
-
-    def _may_lie(self, job: TrackedWork, depth: int, now_s: float) -> bool:
-        work = job.work
-        return not depth or (work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s))
+        if (position := bisect_left(home, job.work.order, key=_order)) < len(home):
+            job = home[position]
+        follows = job.work.kind.follows and (job.work.until_s is None or job.work.until_s - now_s > 2 * self._longest_s)
+        return (slot, job) if follows or not depth else None
 
     def _send(self, slot: Slot, job: TrackedWork, now_s: float, late: bool = False) -> None:
         assert slot.actor is not None

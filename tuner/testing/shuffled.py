@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import pandas as pd
 
-from tuner.cost_model.model_file import Models, TrainingOutcome
+from tuner.cost_model.model_file import TrainingOutcome
 from tuner.farm.commit_log import RunBudget
 from tuner.farm.coordinator import Key
 from tuner.farm.jobs import Broadcast, Job, JobResult, JobRunner, Training, build_job_runner
@@ -32,24 +31,12 @@ class ShuffledJobs:
         self.workers, self._random = workers, Random(seed)
         self._job_runners: list[JobRunner] = [build_job_runner(spec) for _ in range(workers)]
         self._models = [0] * workers
-        self._broadcast = Broadcast()
+        self.broadcast = Broadcast()
         self._started: list[tuple[Key, Job | Training]] = []
 
     @property
     def free(self) -> bool:
         return len(self._started) < self.workers
-
-    def tell_answers(self, packed: bytes) -> None:
-        self._broadcast.answers = packed
-
-    def tell_stored(self, packed: bytes) -> None:
-        self._broadcast.stored = packed
-
-    def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        self._broadcast.epochs.append(list(findings))
-
-    def tell_models(self, models: Models) -> None:
-        self._broadcast.models.append(models)
 
     def start(self, key: Key, job: Job | Training) -> None:
         self._started.append((key, job))
@@ -58,7 +45,7 @@ class ShuffledJobs:
         del patience_s
         key, job = self._started.pop(self._random.randrange(len(self._started)))
         who = self._random.randrange(self.workers)
-        update = self._broadcast.update(job, (self._job_runners[who].known.version, self._models[who]))
+        update = self.broadcast.update(job, (self._job_runners[who].known.version, self._models[who]))
         self._models[who] = job.models or self._models[who]
         return [(key, self._job_runners[who].work(job, update))]
 

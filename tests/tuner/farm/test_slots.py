@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
 
@@ -70,16 +70,13 @@ def check(slots: Slots, now_s: float, replaced: int) -> None:
     assert [slots.free_at(0, slots.home_of(slot)) for slot in every if slot.built and slot.open and not slot.queue] == [
         slot for slot in every if slot.built and slot.open and not slot.queue
     ]
-    paces = defaultdict[int, list[int]](lambda: [0, 0])
-    for slot in every:
-        if slot.built and slot.pace_s is not None and not slot.late:
-            paces[pace_level(slot.pace_s)][0] += 1
-            paces[pace_level(slot.pace_s)][1] += len(slot.queue)
-    assert slots.paces == paces
+    paced = [slot for slot in every if slot.built and slot.pace_s is not None and not slot.late]
+    assert slots.paced_actors == Counter(pace_level(slot.pace_s or 0.0) for slot in paced)
+    assert slots.paced_works == Counter(pace_level(slot.pace_s or 0.0) for slot in paced for _ in slot.queue)
     times = sorted((slot.since_s, slot.index) for slot in every if slot.built and slot.queue and not slot.late)
     assert [time_s for time_s, _ in times] == [slot.since_s for slot in slots.timely.values()]
     assert {index for _, index in times} == set(slots.timely)
-    assert min((time_s for time_s, _ in slots.deadlines(300.0, IDLE_S, replaced > 0)), default=None) == scan_deadline(every, replaced)
+    assert min((time_s for time_s, _ in slots.deadlines(300.0, replaced > 0)), default=None) == scan_deadline(every, replaced)
     repeatable = [lying.work for slot in every if slot.late for lying in slot.queue if lying.work.repeatable]
     late = slots.late_work()
     assert late in repeatable if repeatable else late is None
