@@ -21,8 +21,7 @@ class SearchSpec:
     """Frozen inputs of a search.  origin: values that are the same in all rows of the log; its seed is that of the search.  board: None:
     simulator.
 
-    rules: limits of proposals.  strategy: None: that of the configuration.  evaluator: maker that replaces `build_evaluator`.
-    clock: clock of the workers.
+    rules: limits of proposals.  strategy: None: that of the configuration.  evaluator: replaces `build_evaluator`.  clock: of workers.
     """
 
     origin: Origin

@@ -6,7 +6,7 @@ Time only goes forward, so the order by the last sign of life needs no search: a
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf, log
@@ -114,10 +114,9 @@ class Slots:
     """Orders of slots.
 
     free: (level of pace, node, slot) by number of queued work items, the fastest first; those of unknown pace before all.
-    packed: (node, slot) of built actors: work is dealt in this order, so that those without work are on the same nodes.
-    nodes: number of each computer, in the order of their first actors.
-    ends: (expected end of its last work item that can be repeated, slot); paced_actors, paced_works: actors, and work items in their
-    queues, by level of pace; all without late actors.
+    packed: (node, slot) of built actors, as work is dealt: those without work share nodes.  nodes: numbers of computers, oldest first.
+    ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by level of pace;
+    both without late actors.
     starting: actors that are not built, without extra ones, by time of their start; unreported: those whose wait was not reported.
     due: (time, slot) at which an actor is too silent, or was too long without work, or its computer leaves.
     timely: actors at work by last sign of life, those that are not late; late: those that are, with work that can be repeated.
@@ -131,7 +130,7 @@ class Slots:
         self.free: list[list[tuple[float, ...]]] = [[] for _ in range(DEPTH)]
         self.ends: list[tuple[float, ...]] = []
         self.due: list[tuple[float, ...]] = []
-        self.paced_actors, self.paced_works = Counter[int](), Counter[int]()
+        self.paces: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
         self.starting, self.unreported, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(4))
 
     # changes
@@ -155,13 +154,16 @@ class Slots:
             del order[bisect_left(order, entry)]
         slot.entries.clear()
         if slot.paced is not None:
-            level, works = slot.paced
-            self.paced_actors[level] -= 1
-            self.paced_works[level] -= works
+            counts = self.paces[slot.paced[0]]
+            counts[0] -= 1
+            counts[1] -= slot.paced[1]
+            if not counts[0]:
+                del self.paces[slot.paced[0]]
             slot.paced = None
         self.late.pop(slot.index, None)
+        level = -inf if slot.pace_s is None else pace_level(slot.pace_s)
         if slot.open:
-            self._enter(slot, self.free[len(slot.queue)], -inf if slot.pace_s is None else pace_level(slot.pace_s), slot.node)
+            self._enter(slot, self.free[len(slot.queue)], level, slot.node)
         if (due_s := self._due_s(slot)) < inf:
             self._enter(slot, self.due, due_s)
         repeatable = slot.repeatable
@@ -169,9 +171,10 @@ class Slots:
             if repeatable:
                 self.late[slot.index] = slot
         elif slot.built and slot.pace_s is not None:
-            slot.paced = level, works = pace_level(slot.pace_s), len(slot.queue)
-            self.paced_actors[level] += 1
-            self.paced_works[level] += works
+            slot.paced = int(level), len(slot.queue)
+            counts = self.paces[int(level)]
+            counts[0] += 1
+            counts[1] += slot.paced[1]
             if repeatable:
                 self._enter(slot, self.ends, slot.ends_s(repeatable[-1]))
 
@@ -236,9 +239,10 @@ class Slots:
         if slot.pace_s is None:
             return 0
         level, pieces, count = pace_level(slot.pace_s), len(slot.queue) + 1, 0
-        for faster, actors in self.paced_actors.items():
-            if faster <= level - FASTER_STEPS:
-                count += max(0, int(actors * pieces * PACE_STEP ** (faster - level)) - self.paced_works[faster])
+        last = level - FASTER_STEPS
+        for faster, (actors, works) in self.paces.items():
+            if faster <= last and (more := int(actors * pieces * PACE_STEP ** (faster - level)) - works) > 0:
+                count += more
         return count
 
     def late_work(self) -> TrackedWork | None:

@@ -16,9 +16,8 @@ have finished earlier.  So a slow actor delays neither others nor the work queue
 
 Slots beyond the first `min_count` are extra.  Their actors are started while there are more unfinished work items than actors, wait for
 room without a limit, and end when they had no work for a while.  After a loss, an extra slot waits for work again.  Work is dealt by
-computer, so that those without work can be given back.
-
-An actor whose computer will leave gets no more work.  What it cannot end before is dealt again, without blame, and then it is replaced.
+computer, so that others can be given back.  An actor whose computer will leave gets no more work.  What it cannot end before is dealt
+again, without blame, and then it is replaced.
 
 A work item is late after four times the usual time, and at least one second.  It is repeated, not taken back, because taking back from a
 busy actor needs a message loop in each.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from math import inf
 
@@ -71,8 +71,11 @@ def check(slots: Slots, now_s: float, replaced: int) -> None:
         slot for slot in every if slot.built and slot.open and not slot.queue
     ]
     paced = [slot for slot in every if slot.built and slot.pace_s is not None and not slot.late]
-    assert slots.paced_actors == Counter(pace_level(slot.pace_s or 0.0) for slot in paced)
-    assert slots.paced_works == Counter(pace_level(slot.pace_s or 0.0) for slot in paced for _ in slot.queue)
+    paces = defaultdict[int, list[int]](lambda: [0, 0])
+    for slot in paced:
+        paces[pace_level(slot.pace_s or 0.0)][0] += 1
+        paces[pace_level(slot.pace_s or 0.0)][1] += len(slot.queue)
+    assert slots.paces == paces
     times = sorted((slot.since_s, slot.index) for slot in every if slot.built and slot.queue and not slot.late)
     assert [time_s for time_s, _ in times] == [slot.since_s for slot in slots.timely.values()]
     assert {index for _, index in times} == set(slots.timely)
