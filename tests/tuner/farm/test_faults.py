@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
@@ -56,9 +57,38 @@ def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path,
     assert_equal_runs(tmp_path / "run", whole)
 
 
+def on_elastic_cluster(model: Path, run: Path, address: str, count: int) -> Driver:
+    return Driver(model, run, count, options=("--backend", "ray", "--address", address, "--workers", "1:3"))
+
+
+def await_extra_workers(run: Path, seconds: float = 10.0) -> None:
+    """A node that joined has work within 10 s."""
+    end_s = time.monotonic() + seconds
+    while not extra_workers(run):
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
 def extra_workers(run: Path) -> set[str]:
     """Workers beyond the first that have rows in the log."""
     return {str(name) for name in pd.read_parquet(run / "log", columns=["worker"])["worker"].unique() if not str(name).startswith("w0@")}
+
+
+@pytest.mark.slow  # a minute; in simulation by default
+def test_a_drained_node_costs_no_row(model: Path, tmp_path: Path) -> None:
+    run, whole, many = tmp_path / "run", tmp_path / "whole", 5 * N
+    quick(model, whole, many)
+    with ray_head() as head:
+        driver = on_elastic_cluster(model, run, head.address, many)
+        driver.wait_for_parts(2)
+        head.add_node()
+        await_extra_workers(run, 60.0)
+        head.drain_last_node()
+        code, errors = driver.wait()
+    assert code == 0, errors
+    assert re.search(r"node [0-9a-f]{8} leaves in \d+ s; its 1 workers take no more work", errors)
+    assert "item by item" not in errors
+    assert_equal_runs(run, whole)
 
 
 @pytest.mark.slow  # a minute; in simulation by default
@@ -66,14 +96,11 @@ def test_a_node_joins_a_run_and_leaves_it(model: Path, tmp_path: Path) -> None:
     run, whole, many = tmp_path / "run", tmp_path / "whole", 5 * N
     quick(model, whole, many)
     with ray_head() as head:
-        driver = Driver(model, run, many, options=("--backend", "ray", "--address", head.address, "--workers", "1:3"))
+        driver = on_elastic_cluster(model, run, head.address, many)
         driver.wait_for_parts(4)
         assert not extra_workers(run)
         head.add_node()
-        end_s = time.monotonic() + 10.0
-        while not extra_workers(run):
-            assert time.monotonic() < end_s
-            time.sleep(0.1)
+        await_extra_workers(run)
         head.kill_last_node()
         code, errors = driver.wait()
     assert code == 0, errors
