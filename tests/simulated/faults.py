@@ -80,7 +80,10 @@ def sessions(rng: Random, calls: int, names: int) -> list[Faults]:
         # whoever goes on finds a name that no crash of a process takes away, and one of the computer does
         ends[:1] = [{"crash_after": _some(rng, names)}, {"crash_at": _some(rng, calls), "power": True}]
     return [
-        replace(Faults(switch=switch, fsync_s=10 ** rng.uniform(-3.5, 0.3), actors=_actors(rng) if "actors" in kinds else CALM), **end)
+        replace(
+            Faults(switch=switch, fsync_s=10 ** rng.uniform(-3.5, 0.3), actors=_of_nodes(_actors(rng)) if "actors" in kinds else CALM),
+            **end,
+        )
         for end in ends
     ]
 
@@ -128,6 +131,18 @@ def _actors(rng: Random) -> ActorFaults:
         outage_s=10 ** rng.uniform(0, 2.7),
         gone=sometimes(-3.5, -2),
         until_s=10 ** rng.uniform(1, 3),
+    )
+
+
+def _of_nodes(faults: ActorFaults) -> ActorFaults:
+    """And what happens to their nodes, drawn apart: the other faults of a seed are what they were without it."""
+    rng = Random(f"{faults.until_s} nodes")
+
+    def sometimes(low: float, high: float) -> float:
+        return 10 ** rng.uniform(low, high) if rng.random() < 0.6 else 0.0
+
+    return replace(
+        faults,
         drained=sometimes(-2.5, -1),
         notice_s=10 ** rng.uniform(-1, 2),
         unfetched=sometimes(-2.5, -1),

@@ -22,7 +22,7 @@ from tuner.farm.crash_journal import failing_items
 
 EVENTS_MAX = 100_000
 SECONDS_MAX = 10_000
-TURNS = [scenario.name for turn in range(3) for scenario in SCENARIOS if turn < scenario.turns]
+TURNS = [scenario.name for turn in range(6) for scenario in SCENARIOS if turn < scenario.turns]
 HANGS_S = 120.0  # of real time without any verdict: a thread waits for what no world gives it
 TIMES = 16  # that a session may have
 VERIFIED = 0.2  # of the ends of sessions

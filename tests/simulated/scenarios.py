@@ -105,7 +105,7 @@ SCENARIOS = (
     Scenario("deadly", "inception_block", 28, 4, 8, (NO_MODEL,), kills_some(40)),
     Scenario("crowd", "shuffle_block", 64, 64, 32, (NO_MODEL, "segments.measured=4", "farm.idle_s=1"), turns=1, min_workers=8),
     Scenario("queue", "conv_chain", 36, 4, 24, (NO_MODEL, "segments.measured=4", "farm.checkpoint_every_s=60")),
-    Scenario("mirror", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
+    Scenario("mirror", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True, turns=6),
     Scenario("store", "residual_block", 28, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=5"), store=True),
     Scenario("serial", "residual_block", 24, None, 4, (NO_MODEL,)),
     Scenario("readings", "residual_block", None, 4, 8, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
