@@ -119,7 +119,7 @@ SCENARIOS = (
         4,
         10,
         (NO_MODEL, "segments.measured=4", "budget.least_gain=1.0", "farm.checkpoint_every_s=4"),
-        turns=1,
+        turns=2,
     ),
     Scenario(
         "thousand",

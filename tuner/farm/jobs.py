@@ -327,11 +327,11 @@ class JobRunner:
         return spared
 
     def _train(self, training: Training) -> TrainingOutcome:
-        begun, older = time.process_time(), self.models[0] if training.models and self.models else None
+        begun_s, older = self.spec.clock.cpu_s(), self.models[0] if training.models and self.models else None
         rows = unpack_rows(training.rows)
         trained = retrain(self.cost_model, rows, self.spec.origin.seed, self.spec.config.model, older, training.prior)
         self.done += 1
-        return trained._replace(cpu_s=time.process_time() - begun)
+        return trained._replace(cpu_s=self.spec.clock.cpu_s() - begun_s)
 
 
 def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:

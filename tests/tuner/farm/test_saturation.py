@@ -19,7 +19,7 @@ from tuner.farm import saturation as saturation_module
 from tuner.farm.commit_log import Order
 from tuner.farm.coordinator import Coordinator
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.jobs import JobResult
+from tuner.farm.jobs import Broadcast, JobResult
 from tuner.farm.saturation import FEWEST, Saturation
 from tuner.log.columns import to_bytes
 from tuner.log.read import read_log
@@ -95,13 +95,10 @@ class Late:
     levels, failures, logged, readings, core_s = (), Counter[str](), None, 0, 0.0
 
     def __init__(self) -> None:
-        self.running = list[Any]()
+        self.running, self.broadcast = list[Any](), Broadcast()
         self.spent = False
         self.champions = SimpleNamespace(programs=0, best=())
         self.tasks, self.kept = list[JobResult](), list[JobResult]()
-
-    def tell_epoch(self, findings: object) -> None:
-        pass
 
     def start(self, key: Any, job: Any) -> None:
         self.running.append(key)
