@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, NoReturn
 
 from compiler.model import LoweredModel, ModelSpec
 from simulator.npu.errors import BadInputError
@@ -31,9 +30,6 @@ from tuner.summary import Summary
 from tuner.tune_request import TuneRequest
 from tuner.verify.source_run import check_model_runs
 from tuner.zoo.load import open_network
-
-if TYPE_CHECKING:  # Ray is imported when actors are needed
-    from tuner.platform.ray_cluster import Connection
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -109,27 +105,24 @@ def publish(out: LocalPath, state: FarmState) -> None:
 
 @contextmanager
 def ray_farm(farm: Farm, address: str | None) -> Iterator[MakeActors]:
-    """Maker of actors.  Ray starts in a thread meanwhile: its processes take seconds, and so does the opening of a model."""
+    """Maker of actors on Ray, which starts meanwhile; the serial backend needs none."""
+    if farm.backend == "serial":
+        yield _no_actors
+        return
+    from tuner.platform.ray_start import join_ray
 
-    def join() -> Connection:
-        from tuner.platform.ray_cluster import connect  # slow import; the serial backend does not need Ray
-
-        return connect(address, farm.min_workers)
-
-    with ThreadPoolExecutor(1, "ray-start") as thread:
-        joining = thread.submit(join) if farm.backend == "ray" else None
+    with join_ray(address, farm.min_workers) as connection:
 
         def make_actors(make_worker: Callable[[], Worker], run: str) -> AbstractContextManager[Actors]:
-            from tuner.platform.ray_actors import RayActors
+            from tuner.platform.ray_actors import RayActors  # slow import
 
-            assert joining is not None
             return RayActors(
                 make_worker, farm.min_workers, address, farm.wait_s, run, farm.resource,
-                max_count=farm.max_workers, idle_s=farm.idle_s, connection=joining.result(),
+                max_count=farm.max_workers, idle_s=farm.idle_s, connection=connection(),
             )  # fmt: skip
 
-        try:
-            yield make_actors
-        finally:
-            if joining is not None and joining.exception() is None:
-                joining.result().close()
+        yield make_actors
+
+
+def _no_actors(make_worker: Callable[[], Worker], run: str) -> NoReturn:
+    raise AssertionError(f"{run}: the serial backend has no actors for {make_worker}")

@@ -231,7 +231,7 @@ def _searched(
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
         begin, model = None if given is None and not champions else first, None if prior is None else prior.model
-        meter = None if around.publish is None else FarmMeter(jobs, around.publish, config.farm.backend == "serial")
+        meter = None if around.publish is None else FarmMeter(jobs, world.clock, around.publish, config.farm.backend == "serial")
         run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing, meter)
         idle = jobs.workers - run.schedule.most_jobs
         if idle > 0 and not request.quiet:

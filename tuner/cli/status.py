@@ -33,6 +33,7 @@ def status(
 
 
 def _run(path: AnyPath, as_json: bool) -> None:
+    from tuner.platform.real import REAL
     from tuner.report.standing_rows import BEST, best_rows, progress_json, progress_rows
     from tuner.runs.farm_progress import read_farm_progress
     from tuner.runs.list_runs import baseline_of, open_run
@@ -43,7 +44,7 @@ def _run(path: AnyPath, as_json: bool) -> None:
         print_json(progress_json(run))
         return
     now, base = read_progress(run), baseline_of(run)
-    print_pairs(progress_rows(run, now, read_farm_progress(run)))
+    print_pairs(progress_rows(run, now, read_farm_progress(run, REAL.clock)))
     if now.best:
         print_line()
         print_table(BEST, best_rows(now, base))

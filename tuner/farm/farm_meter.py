@@ -5,13 +5,13 @@ A turn costs the driver two readings of a clock and a few additions, whatever th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
 from tuner.farm.commit_log import Ledger
 from tuner.farm.epoch_schedule import EpochSchedule
+from tuner.platform.interfaces import Clock
 from tuner.runs.farm_state import FarmState, StaffCounts
 
 EVERY_S = 3.0  # seconds of a window
@@ -30,24 +30,21 @@ class Staff(Protocol):
 
 
 class FarmMeter:
-    """Meter.  publish: gets every state.  serial: whether this process runs the jobs.  now_s, cpu_s: clocks of time and of CPU time."""
+    """Meter.  publish: gets every state.  serial: whether this process runs the jobs."""
 
-    def __init__(
-        self, staff: Staff, publish: Callable[[FarmState], None], serial: bool = False,
-        now_s: Callable[[], float] = time.monotonic, cpu_s: Callable[[], float] = time.process_time,
-    ) -> None:  # fmt: skip
-        self._staff, self._publish, self._serial, self._now_s, self._cpu_s = staff, publish, serial, now_s, cpu_s
-        self._last, self._sampled_s = staff.counts(), now_s()
+    def __init__(self, staff: Staff, clock: Clock, publish: Callable[[FarmState], None], serial: bool = False) -> None:
+        self._staff, self._clock, self._publish, self._serial = staff, clock, publish, serial
+        self._last, self._sampled_s = staff.counts(), clock.monotonic_s()
         self._begin(0)
 
     def _begin(self, tasks: int) -> None:
         """Begin a window.  tasks: committed in this session until now."""
-        self._begun_s, self._begun_cpu_s, self._begun_tasks = self._sampled_s, self._cpu_s(), tasks
+        self._begun_s, self._begun_cpu_s, self._begun_tasks = self._sampled_s, self._clock.cpu_s(), tasks
         self._busy_s = self._able_s = self._disk_s = 0.0
 
     def look(self, ledger: Ledger, schedule: EpochSchedule) -> None:
         """Look at the workers, and publish the state where the window ends."""
-        now_s, counts = self._now_s(), self._staff.counts()
+        now_s, counts = self._clock.monotonic_s(), self._staff.counts()
         passed_s, self._sampled_s = now_s - self._sampled_s, now_s
         self._busy_s += passed_s * self._last.busy
         self._able_s += passed_s * (self._last.busy + self._last.idle)
@@ -59,14 +56,14 @@ class FarmMeter:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Context of a write to the disk."""
-        begun_s = self._now_s()
+        begun_s = self._clock.monotonic_s()
         yield
-        self._disk_s += self._now_s() - begun_s
+        self._disk_s += self._clock.monotonic_s() - begun_s
 
     def _state(self, ledger: Ledger, schedule: EpochSchedule, window_s: float) -> FarmState:
         busy, idle, joining, queued = self._last
         return FarmState(
-            time_us=time.time_ns() // 1000,
+            time_us=self._clock.epoch_us(),
             window_s=round(window_s, 3),
             nodes=self._staff.nodes(),
             busy=busy,
@@ -77,7 +74,7 @@ class FarmMeter:
             training=schedule.awaits_model,
             serial=self._serial,
             busy_share=round(self._busy_s / self._able_s, 4) if self._able_s else 0.0,
-            driver_share=round((self._cpu_s() - self._begun_cpu_s) / window_s, 4),
+            driver_share=round((self._clock.cpu_s() - self._begun_cpu_s) / window_s, 4),
             disk_share=round(self._disk_s / window_s, 4),
             tasks=ledger.answered,
             hits=ledger.hits,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tuner.platform.files import AnyPath
+from tuner.platform.real import REAL
 from tuner.report.html import Figures, html_document, html_section, html_table
 from tuner.report.run_page import run_page
 from tuner.report.search_figures import curves
@@ -28,11 +29,8 @@ def live_page(path: AnyPath) -> str:
         return run_page(open_view(path))
     log, baseline, figures = read_progress_log(run), baseline_of(run), Figures()
     now = progress_of_log(run, log)
-    sections = [
-        html_section(
-            "standing", "How far it is", _STANDING, html_table(("<what", "<now"), progress_rows(run, now, read_farm_progress(run)).items())
-        )
-    ]
+    rows = progress_rows(run, now, read_farm_progress(run, REAL.clock)).items()
+    sections = [html_section("standing", "How far it is", _STANDING, html_table(("<what", "<now"), rows))]
     if now.best:
         sections.append(html_section("best", "Best so far", _BEST, html_table(BEST, best_rows(now, baseline))))
     if log is not None and now.best and baseline:

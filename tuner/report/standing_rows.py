@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tuner.measure.merit import speedup
+from tuner.platform.real import REAL
 from tuner.runs.farm_limits import limit_of
 from tuner.runs.farm_progress import FarmProgress, read_farm_progress
 from tuner.runs.list_runs import RunEntry, baseline_of
@@ -20,7 +21,7 @@ NODES = 4  # hosts that are named
 
 def progress_json(run: RunEntry) -> dict[str, Any]:
     """Progress of a run as JSON.  Raises `BadInputError` for an unreadable log."""
-    now, farm = read_progress(run), read_farm_progress(run)
+    now, farm = read_progress(run), read_farm_progress(run, REAL.clock)
     return {
         "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
         "readings": now.readings, "of_readings": now.of_readings, "boards": now.boards, "drifted_rows": now.drifted,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from tuner.platform.interfaces import Clock
 from tuner.runs.farm_limits import limit_of
 from tuner.runs.farm_state import FarmState, read_farm_state
 from tuner.runs.folder import read_json
@@ -41,10 +41,10 @@ class FarmProgress:
         }
 
 
-def read_farm_progress(run: RunEntry) -> FarmProgress:
-    """Progress of the farm of a run.  Raises `BadInputError` for an unreadable state."""
+def read_farm_progress(run: RunEntry, clock: Clock) -> FarmProgress:
+    """Progress of the farm of a run.  clock: of the reader.  Raises `BadInputError` for an unreadable state."""
     state = None if run.state in (*ENDED, "stopped") else read_farm_state(run.path)
-    if state is not None and time.time() - state.time_us * 1e-6 > FRESH_S:
+    if state is not None and (clock.epoch_us() - state.time_us) * 1e-6 > FRESH_S:
         state = None
     return FarmProgress(state, round(_core_s(run) / 3600, 6), budget_of(run.path).core_hours)
 

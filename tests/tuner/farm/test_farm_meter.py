@@ -43,7 +43,8 @@ class World:
         return {"host": self.staff.busy + self.staff.idle}
 
     def meter(self) -> FarmMeter:
-        return FarmMeter(self, self.states.append, now_s=lambda: self.now_s, cpu_s=lambda: self.cpu_s)
+        clock: Any = SimpleNamespace(monotonic_s=lambda: self.now_s, cpu_s=lambda: self.cpu_s, epoch_us=lambda: 0)
+        return FarmMeter(self, clock, self.states.append)
 
 
 @settings(max_examples=30)

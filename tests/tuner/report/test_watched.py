@@ -16,6 +16,7 @@ from tests.html_page import Page, assert_navigation_names_headings, assert_offli
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.platform.local_files import LocalPath
+from tuner.platform.real import REAL
 from tuner.report import served_page
 from tuner.report.html import as_text
 from tuner.report.live_page import live_page
@@ -42,7 +43,7 @@ def test_page_follows_the_log_until_the_report(ended: Path, tmp_path: Path) -> N
     assert_navigation_names_headings(page)
     assert ("meta", {"http-equiv": "refresh", "content": "10"}) in page.tags
     run = open_run(going)
-    for name, value in progress_rows(run, read_progress(run), read_farm_progress(run)).items():
+    for name, value in progress_rows(run, read_progress(run), read_farm_progress(run, REAL.clock)).items():
         assert name == "newest row" or f'<td class="text">{name}</td><td class="text">{as_text(value)}</td>' in text, "what `status` says"
     assert "tilefarm tune with --resume" in text
     for level, best in read_progress(open_run(ended)).best.items():

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tuner.platform.local_files import LocalPath
+from tuner.platform.real import REAL
 from tuner.report.standing_rows import progress_rows
 from tuner.runs.farm_progress import FRESH_S, FarmProgress, read_farm_progress
 from tuner.runs.farm_state import FarmState, write_farm_state
@@ -44,7 +45,7 @@ def rows(run: RunEntry, farm: FarmProgress) -> dict[str, object]:
 
 def test_active_run_has_nodes_workers_and_a_limit(folder: LocalPath) -> None:
     run = entry(folder, "running")
-    farm = read_farm_progress(run)
+    farm = read_farm_progress(run, REAL.clock)
     said = rows(run, farm)
     assert said["nodes"] == "6, with workers: node-0 8, node-1 7, node-2 6, node-3 5, and 2 others"
     assert said["workers"] == "9 busy, 7 idle, 1 joining; 3 jobs wait"
@@ -59,7 +60,7 @@ def test_active_run_has_nodes_workers_and_a_limit(folder: LocalPath) -> None:
 
 @pytest.mark.parametrize("state", ["stopped", "done", "unconfirmed"])
 def test_other_runs_have_core_hours_alone(folder: LocalPath, state: State) -> None:
-    farm = read_farm_progress(entry(folder, state, None if state == "stopped" else {"core_hours": 2.5}))
+    farm = read_farm_progress(entry(folder, state, None if state == "stopped" else {"core_hours": 2.5}), REAL.clock)
     assert farm == FarmProgress(None, 1.84 if state == "stopped" else 2.5, 4.0)
     assert farm.to_json()["limited_by"] is None
     assert {"nodes", "workers", "limited by"}.isdisjoint(rows(entry(folder, "stopped"), farm))
@@ -67,6 +68,6 @@ def test_other_runs_have_core_hours_alone(folder: LocalPath, state: State) -> No
 
 def test_an_old_state_is_none(folder: LocalPath) -> None:
     write_farm_state(folder, replace(STATE, time_us=round((time.time() - FRESH_S - 1) * 1e6)))
-    assert read_farm_progress(entry(folder, "unfinished")).state is None
+    assert read_farm_progress(entry(folder, "unfinished"), REAL.clock).state is None
     (folder / "config.yaml").unlink()
-    assert read_farm_progress(entry(folder, "running")) == FarmProgress(None, 1.84, None)
+    assert read_farm_progress(entry(folder, "running"), REAL.clock) == FarmProgress(None, 1.84, None)
