@@ -36,6 +36,7 @@ from simulator.npu.machine_parts import (
     exact_decimal,
 )
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Engine, Fractal, Memory
+from simulator.npu.provenance import Provenance, ValueOrigin, list_values
 
 BASELINE = "baseline"
 RESERVED = (BASELINE, "robust")  # names of plans besides those of levels
@@ -54,6 +55,7 @@ class Machine(Spec):
     """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`.
 
     rounding: rounding of int32 sums to 8 bits in FIXPIPE: a product in float32, or a fixed-point product with two roundings, as in TFLite.
+    provenance: where values are from; no value itself, so in no dump and no digest.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
@@ -76,6 +78,7 @@ class Machine(Spec):
     host: Host = Host()
     shared: SharedMemory | None = None
     rounding: Rounding = "float"
+    provenance: Annotated[Provenance, Field(exclude=True, repr=False)] = Provenance()
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -148,12 +151,36 @@ class Machine(Spec):
                     raise ValueError(f"contention.{name}.{key}: {grant}; accepted: {accepted}")
         return self
 
+    @model_validator(mode="after")
+    def _provenance_of_values(self) -> Self:
+        if not self.provenance.patterns:
+            return self
+        try:
+            used = self.provenance.deciding(self.values).values()
+        except ValueError as error:
+            raise ValueError(f"provenance: {error}") from None
+        if idle := [".".join(entry) for entry in self.provenance.patterns if entry not in used]:
+            raise ValueError(
+                f"provenance.{idle[0]}: decides no value; accepted: a key of the file, with * for any, of which no longer one is"
+            )
+        return self
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other values and without cached properties, which pydantic would copy as well."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """All values by dotted key of the file, defaults too; without names, and without what the machine lacks."""
+        return dict(list_values(self))
+
+    @cached_property
+    def origins(self) -> dict[str, ValueOrigin]:
+        """Provenance of values by dotted key; without those of which nothing is said."""
+        return self.provenance.origins(self.values)
 
     @cached_property
     def full_grant(self) -> Grant:

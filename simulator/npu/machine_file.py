@@ -16,6 +16,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS
+from simulator.npu.provenance import matches
 from simulator.npu.validation import validation_line
 
 
@@ -134,7 +135,8 @@ def _with_overrides(machine: Machine, changes: str, where: str) -> Machine:
             f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
             f" most {float(peak):g}; accepted: up to {float(peak):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
         )
-    return changed
+    given = {value: "on the command line" for value in changed.values if any(matches(value, key) for key in keys)}
+    return changed.model_copy(update={"provenance": machine.provenance.replaced("given", given, changed.values)})
 
 
 def _given(raw: dict[str, Any], change: str, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Calibrated machine file: the text of the given file with new values and a note beside each; its comments stay."""
+"""Calibrated machine file: the text of the given file with new values and their provenance; its comments stay."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES
+from simulator.npu.provenance import Provenance
 from tuner.calibrate.identify import Calibration, ValueFinding
-from tuner.calibrate.keys import split_path
 
 _DEFAULTS: Mapping[str, Any] = {"startup_cycles": 0, "granule_bytes": BLOCK_BYTES, "launch_cycles": 0, "dram": None}  # may be omitted
 _NAME = 64  # characters that a machine's name may have
@@ -31,26 +31,30 @@ def machine_text(source: str, machine: Machine, calibration: Calibration, comman
 
     Where the layout of the text (anchors, merges) allows no edit of single values, the values are written again, without its comments.
     """
-    notes = {finding.key.path: note(finding) for finding in calibration.findings}
+    notes = {finding.key.path: text for finding in calibration.findings if (text := note(finding))}
+    described = calibration.given.provenance.replaced("measured", notes, calibration.given.values)
+    raw = machine.model_dump(mode="json")
+    if described != Provenance():
+        raw["provenance"] = described.model_dump(exclude_defaults=True)
     head = [
         f"# {command}",
         f"# {calibration.readings:,} readings, which scatter by {calibration.spread:.1%}.  +-: twice the standard error.",
     ]
-    for text in (_edited(source, machine, notes), _anew(machine, notes)):
+    for text in (_edited(source, raw), _yaml(raw)):
         content = "\n".join(head) + "\n" + text
         with contextlib.suppress(yaml.YAMLError, ValidationError):
-            if Machine.model_validate(yaml.safe_load(content)) == machine:
+            written = Machine.model_validate(yaml.safe_load(content))
+            if written == machine and written.provenance == described:
                 return content
     raise AssertionError("a machine that is written is read as it was")
 
 
 def note(finding: ValueFinding) -> str:
-    """Note beside a value."""
+    """Provenance of a value by measurement; "" for one that no probe shows and that stays as it was."""
     if finding.source == "given":
-        given_text = "as given" if finding.value == finding.given else f"given {finding.given:g}"
-        return f"{given_text}: {finding.why}"
+        return "" if finding.value == finding.given else f"nearest to {finding.given:g} that measurements allow; {finding.why}"
     doubt = f", {finding.why}" if finding.why else ""
-    return f"{finding.source}, {finding.value:g} +-{finding.half:.2g}, given {finding.given:g}{doubt}"
+    return f"{finding.source}, +-{finding.half:.2g}, given {finding.given:g}{doubt}"
 
 
 @dataclass(frozen=True)
@@ -62,82 +66,47 @@ class _Edit:
     text: str
 
 
-def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
-    raw = machine.model_dump(mode="json")
+def _edited(source: str, raw: Mapping[str, Any]) -> str:
+    values = {key: value for key, value in raw.items() if key != "provenance"}
     root = yaml.compose(source, yaml.SafeLoader)
     assert root is not None, "a machine was read from it"
     leaves = dict(_leaves(root, ()))
     edits: list[_Edit] = []
-    beside: dict[int, list[str]] = {}
-    absent: dict[str, list[str]] = {}  # key of the file -> notes
-    for path, value in _values(raw, ()):
+    absent: dict[str, Any] = {}
+    for path, value in _values(values, ()):
         node = leaves.get(path)
-        key = ".".join(path)
         if node is None:
             level = leaves.get(path[:2]) if path[0] == "contention" else None
             if level is not None:  # the level is a share only
                 if path[2] == "share":
                     edits.append(_Edit(level.start_mark.index, level.end_mark.index, _level(raw["contention"][path[1]])))
-                _beside(beside, notes, key, level)
                 continue
             folder = _folder(root, path[:-1])
             if folder is None:
-                absent.setdefault(path[0], []).extend(f"{key} {notes[key]}" for _ in [0] if key in notes)
-                continue
-            if value == _DEFAULTS.get(path[-1], ""):
-                continue
-            edits.append(_inserted(source, folder, path[-1], value))
-            _beside(beside, notes, key, folder.value[-1][1])
-            continue
-        if yaml.safe_load(node.value) != value if node.style is None else node.value != value:
+                absent[path[0]] = raw[path[0]]
+            elif value != _DEFAULTS.get(path[-1], ""):
+                edits.append(_inserted(source, folder, path[-1], value))
+        elif yaml.safe_load(node.value) != value if node.style is None else node.value != value:
             edits.append(_Edit(node.start_mark.index, node.end_mark.index, _scalar(value)))
-        _beside(beside, notes, key, node)
+    edits.extend(_cut(source, root, "provenance"))
     # edits run from the end, so that earlier positions stay valid
     text = source
-    for edit in sorted([*edits, *_comments(source, beside)], key=lambda edit: edit.start, reverse=True):
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.stop :]
-    text = text if text.endswith("\n") else text + "\n"
-    return text + "".join(f"{key}: {_scalar(raw[key])}   # {'; '.join(remarks)}\n" for key, remarks in absent.items())
+    sections = "".join(f"{key}: {_scalar(value)}\n" for key, value in absent.items())
+    said = {"provenance": raw["provenance"]} if "provenance" in raw else {}
+    return text + ("" if text.endswith("\n") else "\n") + sections + (_yaml(said) if said else "")
 
 
-def _beside(beside: dict[int, list[str]], notes: Mapping[str, str], key: str, node: yaml.Node) -> None:
-    if key in notes:
-        beside.setdefault(node.end_mark.line, []).append(f"{split_path(key)[-1]} {notes[key]}")
-
-
-def _comments(source: str, beside: Mapping[int, list[str]]) -> Iterator[_Edit]:
-    """Notes appended to their lines; an earlier comment follows them."""
-    offset = 0
-    tokens = _comment_starts(source)
-    for number, line in enumerate(source.splitlines(keepends=True)):
-        if number in beside:
-            bare = line.rstrip("\r\n")
-            start = tokens.get(number, len(bare))
-            old = bare[start:].lstrip("# ").strip()
-            code_length = len(bare[:start].rstrip())
-            notes = beside[number]
-            remark = (
-                notes[0].partition(" ")[2]
-                if len(notes) == 1 and not bare.lstrip().startswith(("-", "{")) and "{" not in bare
-                else "; ".join(notes)
-            )
-            text = "   # " + remark + (f"; before: {old}" if old else "")
-            yield _Edit(offset + code_length, offset + len(bare), text)
-        offset += len(line)
-
-
-def _comment_starts(source: str) -> dict[int, int]:
-    """Column of the comment on each line: after the last token of the line."""
-    last: dict[int, int] = {}
-    for token in yaml.scan(source, yaml.SafeLoader):
-        if token.end_mark.index > token.start_mark.index:
-            last[token.end_mark.line] = max(last.get(token.end_mark.line, 0), token.end_mark.column)
-    columns = {}
-    for number, line in enumerate(source.splitlines()):
-        column = line.find("#", last.get(number, 0))
-        if column >= 0:
-            columns[number] = column
-    return columns
+def _cut(source: str, root: yaml.Node, name: str) -> Iterator[_Edit]:
+    """Removal of a section, up to the end of its last line."""
+    for key, section in root.value:
+        if key.value == name:
+            while isinstance(section, yaml.MappingNode) and not section.flow_style:  # its end mark is on the next token's line
+                section = section.value[-1][1]
+            end = section.end_mark
+            stop = end.index if end.column == 0 else source.find("\n", end.index) + 1 or len(source)
+            yield _Edit(key.start_mark.index, stop, "")
 
 
 def _leaves(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], yaml.ScalarNode]]:
@@ -202,6 +171,5 @@ def _scalar(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True, width=1 << 20)).removesuffix("...\n").strip()
 
 
-def _anew(machine: Machine, notes: Mapping[str, str]) -> str:
-    comments = "".join(f"# {key}: {text}\n" for key, text in notes.items())
-    return comments + str(yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, width=140))
+def _yaml(raw: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(raw), sort_keys=False, width=140))

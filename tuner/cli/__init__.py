@@ -53,7 +53,7 @@ COMMANDS = {
     "log": "Look after a run's Parquet log.",
     "store": "Look after measurements that runs share (`--store`).",
     "calibrate": "Fit a machine file to a board by micro-programs; says how well each value is known, and what it predicts.",
-    "machines": "The machines that there are, or every value of one, with units.",
+    "machines": "The machines that there are, or every value of one, with unit and provenance.",
     "schema": "The JSON Schema of a file: plan.json, summary.json, a machine or a configuration (YAML, same keys).",
     "doctor": "Is everything here that a run needs?  Versions, disks, what Ray sees; with --whole a compile that is checked.  Exit 1 where "
     "not.",

@@ -1,21 +1,25 @@
-"""Command `tilefarm machines`: all presets, or every value of one, with units."""
+"""Command `tilefarm machines`: all presets, or every value of one, with unit and provenance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.command import new_app
 from simulator.npu.parts import DataType
+from simulator.npu.provenance import is_number
+from simulator.terminal import print_line
 from tuner.cli.options import Json
 from tuner.cli.text import print_json, print_pairs, print_table
 
 if TYPE_CHECKING:
     from simulator.npu.machine import Machine
+    from simulator.npu.provenance import ValueOrigin
 
 app = new_app()
+_UNSAID = "not said"
 
 # the end of a key -> the unit of its value
 _UNITS = (
@@ -27,6 +31,7 @@ _UNITS = (
     ("ddr.outstanding", "transfers of a queue"),
     ("_ports", "transfers at once"),
     ("_bytes", "B"),
+    ("shared.bytes", "B"),
     ("_cycles", "cycles"),
     ("cycles_per_fractal.float16", "cycles per 16x16x16"),
     ("cycles_per_fractal.float32", "cycles per 16x8x16"),
@@ -50,29 +55,10 @@ def machines(
     from compiler.target.capabilities import check_machine
     from simulator.npu.machine_file import load_machine, preset_names
 
-    # one machine: every value of its file, then derived values; the check comes last, so that a faulty file is shown too
+    # one machine: the check comes last, so that a faulty file is shown too
     if name is not None:
         machine = load_machine(name)
-        raw = machine.model_dump(mode="json") | {key: getattr(machine, key).model_dump(mode="json") for key in ("dma", "host")}
-        raw["rounding"] = machine.rounding
-        if as_json:
-            derived = {
-                "digest": machine.digest,
-                "macs_per_cycle": {dtype: float(macs) for dtype, macs in machine.macs_per_cycle.items()},
-                "deliverable_bytes_per_cycle": _deliverable(machine),
-                "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
-            }
-            print_json({**raw, **derived})
-            check_machine(machine)
-            return
-        pairs: dict[str, object] = {}
-        for key, value in _flat(raw):
-            pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
-        pairs["ddr, one long run"], pairs["ddr, reads beside writes"] = (f"{rate:.4g} B/cycle" for rate in _deliverable(machine).values())
-        pairs |= {f"granted at {level}": granted for level in machine.contention if (granted := _granted(machine, level))}
-        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {float(macs):,.0f}" for dtype, macs in machine.macs_per_cycle.items())
-        pairs["digest"] = machine.digest
-        print_pairs(pairs)
+        (_print_json if as_json else _print_values)(machine)
         check_machine(machine)
         return
     loaded = [load_machine(preset) for preset in preset_names()]
@@ -109,6 +95,40 @@ def machines(
     )
 
 
+def _print_json(machine: Machine) -> None:
+    raw = machine.model_dump(mode="json") | {key: getattr(machine, key).model_dump(mode="json") for key in ("dma", "host")}
+    raw["rounding"] = machine.rounding
+    derived = {
+        "provenance": {key: origin and origin._asdict() for key, _, origin in _origins(machine)},
+        "sources": machine.provenance.sources,
+        "digest": machine.digest,
+        "macs_per_cycle": {dtype: float(macs) for dtype, macs in machine.macs_per_cycle.items()},
+        "deliverable_bytes_per_cycle": _deliverable(machine),
+        "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
+    }
+    print_json({**raw, **derived})
+
+
+def _print_values(machine: Machine) -> None:
+    """Print values of the file with provenance, then derived values and titles of sources."""
+    print_pairs({"name": machine.name, "description": machine.description})
+    print_line()
+    rows = [(key, value, _unit(key), *(origin or (_UNSAID if is_number(value) else "", ""))) for key, value, origin in _origins(machine)]
+    print_table(("<key", "value", "<unit", "<provenance", "<source, formula or reason"), rows)
+    print_line()
+    pairs: dict[str, object] = {}
+    pairs["ddr, one long run"], pairs["ddr, reads beside writes"] = (f"{rate:.4g} B/cycle" for rate in _deliverable(machine).values())
+    pairs |= {f"granted at {level}": granted for level in machine.contention if (granted := _granted(machine, level))}
+    pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {float(macs):,.0f}" for dtype, macs in machine.macs_per_cycle.items())
+    pairs["digest"] = machine.digest
+    print_pairs(pairs | {f"source: {name}": title for name, title in machine.provenance.sources.items()})
+
+
+def _origins(machine: Machine) -> Iterator[tuple[str, Any, ValueOrigin | None]]:
+    """Keys with values and their provenance; None where nothing is said."""
+    yield from ((key, value, machine.origins.get(key)) for key, value in machine.values.items())
+
+
 def _peak(machine: Machine) -> str:
     """Multiply-accumulates per cycle of all cores, in float16; in int8 on a machine without floats."""
     unit = "" if "float16" in machine.macs_per_cycle else " int8"
@@ -127,21 +147,9 @@ def _granted(machine: Machine, level: str) -> str:
     )
 
 
-def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in raw.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif key == "paths":
-            for path in value:
-                shown = f"{path['bytes_per_cycle']} B/cycle, granule {path['granule_bytes']} B, startup {path['startup_cycles']} cycles"
-                yield f"paths.{path['source']}->{path['destination']}", f"{path['engine']}, {shown}"
-        else:
-            yield prefix + key, value
-
-
 def _unit(key: str) -> str:
     if key.startswith("buffers_bytes."):
         return "B"
     if key.startswith("contention.") and key.endswith(".share"):
-        return "of the deliverable DDR bandwidth"
+        return "of deliverable DDR"
     return next((unit for end, unit in _UNITS if key.endswith(end)), "")

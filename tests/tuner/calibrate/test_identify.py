@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,17 +78,44 @@ def test_segments_that_were_not_probed_are_predicted(found: Calibration, board: 
     assert given.median > 0.1
 
 
-def test_file_has_values_comments_and_a_word_beside(found: Calibration) -> None:
+def test_file_has_values_comments_and_measured_ones(found: Calibration) -> None:
     machine = name_calibrated(found.machine)
     text = machine_text(machine_file("tiny").read_text(), machine, found, "tilefarm calibrate --runner R --machine tiny")
-    assert Machine.model_validate(yaml.safe_load(text)) == machine
+    written = Machine.model_validate(yaml.safe_load(text))
+    assert written == machine
     assert machine.name == name_calibrated(machine).name == "tiny-calibrated"
     assert text.startswith("# tilefarm calibrate --runner R --machine tiny\n")
     assert "# A machine for tests: every rate is one block" in text
-    assert "a server core and a driver's call" in text
+    assert text.count("provenance:") == 1
+    unseen = {finding.key.path for finding in found.findings if finding.source == "given" and finding.value == finding.given}
     for finding in found.findings:
-        if finding.source == "calibrated" and finding.value != finding.given and not finding.key.path.startswith("contention"):
-            assert f"{finding.key.path.rpartition('.')[2]} calibrated" in text or f"# calibrated, {finding.value:g} " in text
+        if finding.key.path not in unseen:
+            assert written.origins[finding.key.path].kind == "measured"
+            assert f"{finding.given:g}" in written.origins[finding.key.path].text
+    given = load_machine("tiny").origins
+    rest = written.values.keys() - {finding.key.path for finding in found.findings} | unseen
+    assert {key: written.origins[key] for key in rest} == {key: given[key] for key in rest}
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "", "provenance: {}\n", "provenance: {assumed: {cores: x,\n  host: y}}  # z\n", "provenance:\n  sources: {}\n",
+        "provenance:\n  assumed:\n    cores: |\n      x\n      y\n", "provenance:\n  assumed:\n    cores: x\n      y\n",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_provenance_is_replaced_wherever_it_stands(found: Calibration, section: str, place: str) -> None:
+    values = "# first\n" + machine_file("tiny").read_text().partition("provenance:")[0] + "# last\n"
+    source = section + values if place == "first" else values + section
+    provenance = Machine.model_validate(yaml.safe_load(source)).provenance
+    given = found.given.model_copy(update={"provenance": provenance})
+    text = machine_text(source, name_calibrated(found.machine), replace(found, given=given), "x")
+    written = Machine.model_validate(yaml.safe_load(text)).provenance
+    assert written.measured
+    assert written.assumed == provenance.assumed
+    assert text.count("provenance:") == 1
+    assert [line for line in text.splitlines() if line in ("# first", "# last")] == ["# first", "# last"]
 
 
 def test_file_beyond_edits_is_written_anew(found: Calibration) -> None:

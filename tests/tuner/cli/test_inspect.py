@@ -9,12 +9,14 @@ import re
 import numpy as np
 import onnx
 import pytest
+import yaml
 
 from compiler.frontend.partition.macs import model_macs
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.container import program
 from simulator.npu.container_file import decode
+from simulator.npu.machine_file import configs_folder, load_machine
 from simulator.onnx_container import read_container
 from tuner.measure.macs import program_macs
 
@@ -115,20 +117,40 @@ def test_disasm_parses_back(cli, compiled, tmp_path):
     np.testing.assert_array_equal(parse((tmp_path / "text").read_text()), stream)
 
 
+def test_machines_prints_provenance_or_that_nothing_is_said(cli, tmp_path):
+    raw = yaml.safe_load((configs_folder() / "machines" / "ascend310.yaml").read_text())
+    sources = raw["provenance"]["sources"]
+    raw["provenance"] = {"sources": sources, "documented": {"ddr": "tiling"}}
+    path = tmp_path / "m.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    out = cli("machines", path)[1]
+    assert re.search(r"^ddr\.outstanding +8  transfers of a queue  documented  tiling$", out, re.M)
+    assert re.search(r"^cores +2 +not said$", out, re.M)
+    assert re.search(r"^matrix\.kind +cube$", out, re.M)
+    assert re.search(r"^source: stub +the chip that CANN", out, re.M)
+    shown = json.loads(cli("machines", path, "--json")[1])
+    machine = load_machine(str(path))
+    assert shown["sources"] == sources
+    assert shown["provenance"].keys() == machine.values.keys()
+    for key, origin in shown["provenance"].items():
+        assert origin == ({"kind": "documented", "text": "tiling"} if key.startswith("ddr.") else None)
+
+
 def test_machines_prints_another_level_and_delivered_ddr(cli):
     code, out, _ = cli("machines", "edge:contention.half=0.5")
     assert code == 0
-    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert rows["contention.half.share"] == "0.5 of the deliverable DDR bandwidth"
-    assert rows["contention.severe.latency_cycles"] == "90 cycles"
-    assert rows["paths.DDR->L1"] == "MTE2, 64 B/cycle, granule 32 B, startup 0 cycles"
+    rows = {line.split()[0]: line.split(maxsplit=1)[1].split("  ") for line in out.splitlines() if line}
+    cells = {key: [cell.strip() for cell in row if cell.strip()] for key, row in rows.items()}
+    assert cells["contention.half.share"] == ["0.5", "of deliverable DDR", "given", "on the command line"]
+    assert cells["contention.severe.latency_cycles"][:3] == ["90", "cycles", "derived"]
+    assert cells["paths.DDR->L1.engine"] == ["MTE2"]
+    assert cells["paths.DDR->L1.bytes_per_cycle"][:3] == ["64", "B/cycle", "assumed"]
     assert out.splitlines()[-4:-2] == [
-        "ddr, one long run                  60.56 B/cycle",
-        "ddr, reads beside writes           47.97 B/cycle",
+        "ddr, one long run          60.56 B/cycle",
+        "ddr, reads beside writes   47.97 B/cycle",
     ]
     table = cli("machines")[1]
     assert re.search(r"^edge .* 64 +60\.56 +none=1 slight=0\.5\+30 severe=0\.25\+90", table, re.M)
-    assert rows["paths.L1->UB"].startswith("MTE1, 128 B/cycle")
     code, _, err = cli("machines", "edge:ddr.bytes_per_cycle=256")
     assert code == 2
     assert "paths.*DDR*.bytes_per_cycle" in err
