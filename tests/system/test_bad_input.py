@@ -90,6 +90,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _dump(folder / "plan_vast.json", vast)
 
     values = yaml.safe_load((configs_folder() / "machines" / "edge.yaml").read_text())
+    del values["provenance"]  # statements on what is missing below are refused themselves
     _machine_file(folder / "unknown_key.yaml", {**values, "colour": "red"})
     _machine_file(folder / "negative.yaml", {**values, "buffers_bytes": {**values["buffers_bytes"], "L1": -64}})
     _machine_file(folder / "nowhere.yaml", {**values, "paths": [{**values["paths"][0], "destination": "L9"}]})
