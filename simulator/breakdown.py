@@ -209,7 +209,7 @@ def _common(first: Intervals, second: Intervals) -> int:
 def _products(run: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tuple[int, int | None, float | None, float | None]:
     """(macs, needed macs, halo, padding) of a segment's rows."""
     code = run.code[rows].astype(np.int64)
-    mmad, out = code[np.isin(code[:, isa.OP], isa.PRODUCTS)], code[code[:, isa.OP] == Op.FIXPIPE]
+    mmad, out = code[np.isin(code[:, isa.OP], isa.PRODUCT_OPS)], code[code[:, isa.OP] == Op.FIXPIPE]
     macs = int(isa.macs(mmad).sum())
     inside = np.unique(run.operator[rows]).tolist()
     if not macs or inside[-1] >= len(operators):

@@ -123,7 +123,7 @@ def _graphs(node: NodeProto) -> list[GraphProto]:
     return [graph for item in of_graphs for graph in ([item.g] if item.type == AttributeProto.GRAPH else item.graphs)]
 
 
-def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _OURS) -> None:
+def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], prefix: str = _OURS) -> None:
     """Make second factors uint8 where the first is not int8.  signed: name -> whether the tensor is int8, for tensors of known type."""
     constants = {"": numpy_helper.from_array(np.zeros((), np.int8)), **{item.name: item for item in graph.initializer}}
     signed = {**signed, **{name: item.data_type == TensorProto.INT8 for name, item in constants.items() if name}}
@@ -131,7 +131,7 @@ def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _O
     unsigned_names = set[str]()
 
     def unsigned(name: str) -> str:
-        new = ours + name
+        new = prefix + name
         if new not in unsigned_names and name in constants:
             graph.initializer.append(numpy_helper.from_array(np.asarray(numpy_helper.to_array(constants[name]).view(np.uint8) ^ 128), new))
         elif new not in unsigned_names:  # converted like floats, with a scale of 1
@@ -147,7 +147,7 @@ def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _O
 
     for node in graph.node:
         for inner in _graphs(node):
-            _make_unsigned(inner, signed, ours + ".")
+            _make_unsigned(inner, signed, prefix + ".")
         for first, its_zero, second, zero in _PRODUCTS.get(node.op_type, ()):
             inputs = [*node.input, *[""] * (zero + 1 - len(node.input))]
             if is_int8(inputs[second], inputs[zero]) and not is_int8(inputs[first], inputs[its_zero]):

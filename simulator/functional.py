@@ -132,7 +132,7 @@ def _count(program: Program, cores: list[_Core]) -> Counters:
     macs = read = written = 0
     for code, record_work in zip(program.streams, work, strict=True):
         copies = code[:, isa.OP] == Op.COPY
-        macs += int(record_work[np.isin(code[:, isa.OP], isa.PRODUCTS)].sum())
+        macs += int(record_work[np.isin(code[:, isa.OP], isa.PRODUCT_OPS)].sum())
         read += int(record_work[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
         written += int(record_work[copies & (code[:, isa.DST] == Memory.DDR)].sum())
     return Counters(macs, read, written, work)

@@ -68,9 +68,9 @@ def read_grants(path: Path, machine: Machine) -> GrantTrace:
                 where = f"{path}:{reader.line_num}"
                 if len(row) != len(COLUMNS):
                     raise BadInputError(f"{where}: {reprlib.repr(','.join(row))} has {len(row)} values; accepted: {','.join(COLUMNS)}")
-                cycle, *granted = row
+                cycle, *sizes = row
                 cycles.append(_cycle(where, cycle.strip(), cycles))
-                grants.append(_grant(where, [text.strip() for text in granted], machine))
+                grants.append(_grant(where, [text.strip() for text in sizes], machine))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     if not cycles:
@@ -83,47 +83,52 @@ def level_grants(load: ContentionTrace, machine: Machine) -> GrantTrace | None:
 
     None where every level grants the whole machine.
     """
-    levels = [(level.share_units, machine.granted(name)) for name, level in machine.contention.items()]
-    if all(granted == machine.full_grant for _, granted in levels):
+    level_grant = [(level.share_units, machine.granted(name)) for name, level in machine.contention.items()]
+    if all(grant == machine.full_grant for _, grant in level_grant):
         return None
     steps: list[tuple[int, Grant]] = []
     for cycle, share in zip(load.cycles, load.share_units, strict=True):
-        granted = Grant(
-            *map(min, zip(machine.full_grant, *(granted for level_share, granted in levels if level_share >= share), strict=True))
-        )
-        if not steps or steps[-1][1] != granted:
-            steps.append((cycle, granted))
-    return GrantTrace(tuple(cycle for cycle, _ in steps), tuple(granted for _, granted in steps))
+        grants = [grant for level_share, grant in level_grant if level_share >= share]
+        smallest = Grant(*map(min, zip(machine.full_grant, *grants, strict=True)))
+        if not steps or steps[-1][1] != smallest:
+            steps.append((cycle, smallest))
+    return GrantTrace(tuple(cycle for cycle, _ in steps), tuple(grant for _, grant in steps))
 
 
-def _whole(text: str) -> int | None:
+def _parse_whole(text: str) -> int | None:
+    """Whole number of a text without sign; None for other texts."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def _cycle(where: str, text: str, earlier_cycles: Sequence[int]) -> int:
-    cycle = _whole(text)
+    """Cycle of a cell, later than those of earlier rows.  Raises `BadInputError`."""
+    cycle = _parse_whole(text)
     if cycle is None or cycle > _MAX_CYCLE:
         raise BadInputError(f"{where}: cycle {reprlib.repr(text)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
-    if cycle <= earlier_cycles[-1] if earlier_cycles else cycle:
-        raise BadInputError(
-            f"{where}: cycle {cycle}; accepted: {f'above {earlier_cycles[-1]}' if earlier_cycles else '0 in the first row'}"
-        )
+    if not earlier_cycles and cycle != 0:
+        raise BadInputError(f"{where}: cycle {cycle}; accepted: 0 in the first row")
+    if earlier_cycles and cycle <= earlier_cycles[-1]:
+        raise BadInputError(f"{where}: cycle {cycle}; accepted: above {earlier_cycles[-1]}")
     return cycle
 
 
 def _grant(where: str, texts: Sequence[str], machine: Machine) -> Grant:
+    """Grant of the cells of a row; an empty cell is all that the machine has.  Raises `BadInputError`."""
     sizes = []
-    for name, text, have in zip(Grant._fields, texts, machine.full_grant, strict=True):
-        value = _whole(text) if text else have
-        if value is None or value > have or (value < 1 and have):
-            raise BadInputError(f"{where}: {name} {reprlib.repr(text)}; accepted: nothing for all, or 1 to {have}, what the machine has")
-        sizes.append(value)
+    for name, text, full in zip(Grant._fields, texts, machine.full_grant, strict=True):
+        size = _parse_whole(text) if text else full
+        if size is None or size > full or (size < 1 and full):
+            raise BadInputError(f"{where}: {name} {reprlib.repr(text)}; accepted: nothing for all, or 1 to {full}, what the machine has")
+        sizes.append(size)
     return Grant(*sizes)
 
 
 @dataclass(frozen=True)
 class GrantedState:
-    """State.  variant: to run next.  fitting: variants of the current rule.  states: set of variants -> last state of its rule."""
+    """State of a `GrantedRule`.  variant: variant to run next.  fitting: variants of the current inner rule.
+
+    states: set of variants -> last state of its rule.
+    """
 
     variant: int
     fitting: tuple[int, ...]
@@ -138,12 +143,12 @@ class GrantedRule:
         self.needs, self._make = tuple(needs), make
         self._rules: dict[tuple[int, ...], SwitchingRule[Any]] = {}
 
-    def fitting(self, granted: Grant) -> tuple[int, ...]:
+    def fitting(self, grant: Grant) -> tuple[int, ...]:
         """Variants that fit a grant.  Raises `BadInputError` if none does."""
-        variants = tuple(v for v, needs in enumerate(self.needs) if needs.fits(granted))
+        variants = tuple(number for number, needs in enumerate(self.needs) if needs.fits(grant))
         if not variants:
             least = min(self.needs)
-            raise BadInputError(f"no variant fits what is granted: the one with the least L1 {least.shortage(granted)}")
+            raise BadInputError(f"no variant fits what is granted: the one with the least L1 {least.shortage(grant)}")
         return variants
 
     def rule(self, fitting: tuple[int, ...]) -> SwitchingRule[Any]:
@@ -152,9 +157,12 @@ class GrantedRule:
             self._rules[fitting] = self._make(fitting)
         return self._rules[fitting]
 
-    def granted(self, state: GrantedState | None, granted: Grant) -> GrantedState:
-        """The state before an inference; state: None before the first.  A rule that ran before continues from its last state."""
-        fitting = self.fitting(granted)
+    def with_grant(self, state: GrantedState | None, grant: Grant) -> GrantedState:
+        """State before an inference within a grant.  state: state after the last inference; None before the first.
+
+        A rule that ran before continues from its last state.
+        """
+        fitting = self.fitting(grant)
         if state is not None and state.fitting == fitting:
             return state
         states = {} if state is None else state.states

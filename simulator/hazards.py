@@ -50,7 +50,7 @@ UNWRITTEN, WRITTEN, COLUMNS, NOBODY = -1, -2, -3, -1  # COLUMNS: written by the 
 _NO_OTHER = np.int32(-1)
 
 OPERATOR_BITS = isa.OPERATOR_BITS
-_LANES, _SUM_BLOCKS = isa.LANES, isa.SUM_BLOCKS
+_LANES, _SUM_BLOCKS = isa.TYPE_LANES, isa.SUM_BLOCKS
 OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK
 ENGINE, _VECTOR = isa.ENGINE, int(Engine.VECTOR)
 F_N1, F_SUMS, F_SCALE = isa.F_N1, isa.F_SUMS, isa.F_SCALE

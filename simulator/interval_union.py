@@ -31,6 +31,6 @@ def compute_union(time_array: Ints, word_array: Ints, queue_start: Ints, cores: 
 @njit(cache=True)
 def _work(word: Pointer, entry: int, end: int) -> int:
     """The first entry from `entry` on that occupies its engine, or `end`."""
-    while entry < end and word[entry] & KIND_MASK != FIXED:
+    while entry < end and (word[entry] & KIND_MASK) != FIXED:
         entry += 1
     return entry

@@ -156,10 +156,10 @@ class Runtime:
             granted = self.machine.full_grant if grants is None else grants.at(now)
             # a grant is acknowledged before the inference; the rule then chooses among the variants that fit
             if isinstance(rule, GrantedRule):
-                state = rule.granted(state, granted)
+                state = rule.with_grant(state, granted)
             variant = self._fastest_variant(trace, now, previous, self._fitting(granted)) if state is None else state.variant
-            if self.needs is not None and (lacks := self.needs[variant].shortage(granted)):
-                raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {lacks}")
+            if self.needs is not None and (shortage := self.needs[variant].shortage(granted)):
+                raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {shortage}")
             begin = now + self._cost(previous, variant)
             timing = self.inference(variant, trace, begin)
             end = begin + timing.cycles

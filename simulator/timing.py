@@ -361,7 +361,7 @@ def _deadlock(prepared: Prepared, state: State) -> str:
                 full = Engine(unit[columns.FULL] // columns.COLUMNS % columns.UNITS).name
                 where = f"instruction {unit[columns.PC] - unit[columns.FIRST]}"
                 parts.append(f"core {core} cannot dispatch {where}: the queue of {full} is full ({prepared.machine.queue_depth} entries)")
-        elif head < unit[columns.TAIL] and int(prepared.word[head]) & KIND_MASK == WAIT:
+        elif head < unit[columns.TAIL] and (int(prepared.word[head]) & KIND_MASK) == WAIT:
             source = setter.get(int(prepared.word[head]) >> KIND_BITS)
             parts.append(f"{name(head)} waits for " + ("a SET that does not exist" if source is None else f"the SET at {name(source)}"))
     return "deadlock: " + "; ".join(parts)
@@ -435,7 +435,7 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
 def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> int:
     total = 0
     for i in range(start, end):
-        if word[i] & KIND_MASK == TRANSFER:
+        if (word[i] & KIND_MASK) == TRANSFER:
             startup, slower = paths[word[i] >> KIND_BITS & KIND_MASK]
             least = min(rate, slower) if slower else rate
             total += startup + ((word[i] >> BUS_BITS) + least - 1) // least

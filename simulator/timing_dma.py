@@ -87,10 +87,10 @@ def _first_data(port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, dma_p
         base = dma_port // PORT_COLUMNS * (ring + 1)
         count = ends[base]
         first, oldest = count, max(0, count - ring)
-        while first > oldest and ends[base + 1 + (first - 1 & ring - 1)] > issue:
+        while first > oldest and ends[base + 1 + ((first - 1) & (ring - 1))] > issue:
             first -= 1
         while first < count:
-            cycle = max(cycle, min(ends[base + 1 + (first & ring - 1)], cycle + wait))
+            cycle = max(cycle, min(ends[base + 1 + (first & (ring - 1))], cycle + wait))
             first += 1
     return cycle + latency
 
@@ -148,7 +148,7 @@ def settle_set(unit: Pointer, port: Pointer, flag: Pointer, record: Pointer, wor
     cycle = max(leave_cycle, unit[u + DONE])
     if port[RECORD]:
         record[3 * entry + START], record[3 * entry + END] = leave_cycle, cycle
-    if word[entry] & KIND_MASK == SET_REMOTE:
+    if (word[entry] & KIND_MASK) == SET_REMOTE:
         cycle += port[REMOTE_CYCLES]
     fire(unit, port, flag, word[entry] >> KIND_BITS, cycle)
 
@@ -228,7 +228,7 @@ def complete(
     if port[BANK_WAIT]:
         ring = port[RING]
         base = dma_port // PORT_COLUMNS * (ring + 1)
-        ends[base + 1 + (ends[base] & ring - 1)] = now
+        ends[base + 1 + (ends[base] & (ring - 1))] = now
         ends[base] += 1
     unit[scalar + MOVING] -= 1
     if unit[scalar + MOVING] == 0:
@@ -261,7 +261,7 @@ def complete(
     if settled:
         unit[u + DATA] = min(oldest, entry)
     unit[u + INFLIGHT] -= 1
-    if unit[u + STALLED] and word[head] & KIND_MASK != WAIT:
+    if unit[u + STALLED] and (word[head] & KIND_MASK) != WAIT:
         # the head waited for this end; a later head leaves later anyway
         unit[u + FRONT] = max(unit[u + FRONT], now)
         unit[u + STALLED] = 0

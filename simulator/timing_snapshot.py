@@ -128,7 +128,7 @@ def resume_snapshot(
             offset += visible_room(port[QUEUE_DEPTH])
             # a SET that was issued early has taken effect although its instruction comes later
             for i in range(begins[core * ENGINES + e], unit[u + DATA] if e in (MTE2, MTE3) else head):
-                if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
+                if (word[i] & KIND_MASK) == SET or (word[i] & KIND_MASK) == SET_REMOTE:
                     flag[word[i] >> KIND_BITS] = old_flag[word[i] >> KIND_BITS]
         unit[core * CORE + SCALAR + STOP] = streams[core, 1]
     for core in range(streams.shape[0]):
@@ -136,6 +136,6 @@ def resume_snapshot(
             u = core * CORE + e * COLUMNS
             head = unit[u + HEAD]
             # queues that wait for a flag register with it again
-            if unit[u + STALLED] and word[head] & KIND_MASK == WAIT:
+            if unit[u + STALLED] and (word[head] & KIND_MASK) == WAIT:
                 flag[word[head] >> KIND_BITS] = -2 - u
     return int(row[NOW])

@@ -203,7 +203,7 @@ def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]
     dtype = code[:, isa.DTYPE]
     types = [DataType(value).name for value in dtype.tolist()]
     texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST), "type": types}
-    lanes, n0 = isa.LANES[dtype], isa.COLUMNS[dtype]
+    lanes, n0 = isa.TYPE_LANES[dtype], isa.COLUMNS[dtype]
     numbers: Columns = {}
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": address(isa.C_LENGTH)}

@@ -15,6 +15,8 @@ import numpy as np
 from simulator.timing_state import Ints
 
 CLOSING = b"\n]}\n"
+_GZIP_WBITS = zlib.MAX_WBITS | 16  # a header of gzip, and the largest window, 2^15 bytes
+_EXACT_CLOCK_HZ = 1 << 33  # up to here a remainder of a second, in cycles, times 10^9 fits int64
 
 
 def opening(about: Mapping[str, Any]) -> bytes:
@@ -35,14 +37,16 @@ def meta(kind: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
 def nanoseconds(cycle: Ints, clock_hz: int) -> Ints:
     """Cycles in nanoseconds, rounded to nearest; in steps, so that no product leaves int64."""
     seconds, remainder = np.divmod(cycle, clock_hz)
-    if clock_hz <= 1 << 33:
-        return np.asarray(seconds * 1_000_000_000 + (remainder * 1_000_000_000 + clock_hz // 2) // clock_hz, np.int64)
-    return np.asarray(seconds * 1_000_000_000 + np.rint(remainder / clock_hz * 1e9), np.int64)
+    if clock_hz <= _EXACT_CLOCK_HZ:
+        fraction_ns = (remainder * 1_000_000_000 + clock_hz // 2) // clock_hz
+    else:
+        fraction_ns = np.rint(remainder / clock_hz * 1e9)
+    return np.asarray(seconds * 1_000_000_000 + fraction_ns, np.int64)
 
 
 def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Compressed chunks; equal input gives equal bytes: no time and no name in the header."""
-    press = zlib.compressobj(6, zlib.DEFLATED, 31)
+    compressor = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WBITS)
     for chunk in chunks:
-        yield press.compress(chunk)
-    yield press.flush()
+        yield compressor.compress(chunk)
+    yield compressor.flush()

@@ -34,7 +34,7 @@ _TYPE_NUMBERS = {name: int(dtype) for dtype, name in _TYPES.items()}
 _OPERAND = re.compile(r"(-|[A-Za-z0-9]+\[-?\d+\])\Z")
 _NAMED = re.compile(r"([a-z]\w*)=(\S+)\Z")
 _WORD = re.compile(r"word[0-9]{1,2}\Z")
-_SHOWN = 60  # characters of a token in a message
+_TOKEN_CHARS = 60  # characters of a token in a message
 _LABEL = re.compile(r"\A\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
 _PADDED = (Op.IM2COL, Op.FRACTAL, Op.MMAD_IM2COL)
@@ -46,6 +46,11 @@ _PAIR = re.compile(r"(-?[0-9]+)\.(-?[0-9]+)\Z")
 def _sources(spec: OpSpec) -> int:
     """Number of operands after the destination; optional ones with -1 print as `-`."""
     return spec.sources + spec.optional
+
+
+def _is_vector(spec: OpSpec) -> bool:
+    """Whether it is a VECTOR opcode: its operands are all in one memory."""
+    return spec.engines == (Engine.VECTOR,)
 
 
 def _memories(op: Op, record: list[int]) -> list[int]:
@@ -80,41 +85,48 @@ def print_record(words: NDArray[np.int32]) -> str:
         raise BadInputError(f"opcode {record[isa.OP]}: expected one of {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
     op = Op(record[isa.OP])
     spec = OPS[op]
-    shown = _blank(op)  # the record that the parser would build from the line so far
-    shown[isa.ENGINE] = _known(record[isa.ENGINE], len(Engine))
-    parts = [f"{Engine(shown[isa.ENGINE]).name:7} {op.name:11}"]
+    parsed = _blank(op)  # the record that the parser would build from the line so far
+    # engine and opcode
+    parsed[isa.ENGINE] = _legal(record[isa.ENGINE], len(Engine))
+    parts = [f"{Engine(parsed[isa.ENGINE]).name:7} {op.name:11}"]
+    # operands
     if op not in _FLAGS:
-        shown[isa.DST] = _known(record[isa.DST], len(Memory))
+        parsed[isa.DST] = _legal(record[isa.DST], len(Memory))
         if _sources(spec):
-            shown[isa.SRC] = _known(record[isa.SRC], len(Memory))
-        elif spec.cost_class:
-            shown[isa.SRC] = shown[isa.DST]
+            parsed[isa.SRC] = _legal(record[isa.SRC], len(Memory))
+        elif _is_vector(spec):
+            parsed[isa.SRC] = parsed[isa.DST]
         if op == Op.FIXPIPE:
-            shown[isa.F_SIDE] = record[isa.F_SIDE]
+            parsed[isa.F_SIDE] = record[isa.F_SIDE]
         operands = []
-        for i, memory in enumerate(_memories(op, shown)[: 1 + _sources(spec)]):
-            word = shown[isa.D + i] = record[isa.D + i]
+        for i, memory in enumerate(_memories(op, parsed)[: 1 + _sources(spec)]):
+            word = parsed[isa.D + i] = record[isa.D + i]
             operands.append("-" if word == -1 and i > spec.sources else f"{Memory(memory).name}[{word}]")
         parts.append(" ".join(operands) + " ")
-    shown[P : P + len(spec.params)] = record[P : P + len(spec.params)]
+    # parameters
+    parsed[P : P + len(spec.params)] = record[P : P + len(spec.params)]
     params = [_print_param(op, name, word) for name, word in zip(spec.params, record[P:], strict=False) if word or op in _FLAGS]
     if op in _PADDED and record[isa.PAD] != -1:
-        shown[isa.PAD] = record[isa.PAD]
+        parsed[isa.PAD] = record[isa.PAD]
         params.append(f"pad={record[isa.PAD]}")
     if params:
         parts.append(" ".join(params) + " ")
+    # data type
     if 0 <= record[isa.DTYPE] < len(DataType) and (record[isa.DTYPE] or op not in _FLAGS):
         parts.append(_TYPES[DataType(record[isa.DTYPE])])
-        shown[isa.DTYPE] = record[isa.DTYPE]
+        parsed[isa.DTYPE] = record[isa.DTYPE]
+    # segment, operator and block
     if record[isa.TAG] or record[isa.BLOCK]:
         block = f".{record[isa.BLOCK]}" if record[isa.BLOCK] else ""
         parts.append(f"@{isa.segment_of(record[isa.TAG])}.{isa.operator_of(record[isa.TAG])}{block}")
-        shown[isa.TAG], shown[isa.BLOCK] = record[isa.TAG], record[isa.BLOCK]
-    parts += [f"word{i}={word}" for i, (word, printed) in enumerate(zip(record, shown, strict=True)) if word != printed]
+        parsed[isa.TAG], parsed[isa.BLOCK] = record[isa.TAG], record[isa.BLOCK]
+    # words that the line does not give back
+    parts += [f"word{i}={word}" for i, (word, parsed_word) in enumerate(zip(record, parsed, strict=True)) if word != parsed_word]
     return " ".join(parts).rstrip()
 
 
-def _known(word: int, count: int) -> int:
+def _legal(word: int, count: int) -> int:
+    """The word, or 0 if it is no number of `count` values."""
     return word if 0 <= word < count else 0
 
 
@@ -126,7 +138,7 @@ def _blank(op: Op) -> list[int]:
     if op not in _FLAGS:
         for word in range(isa.D + 1 + spec.sources, isa.S2 + 1):
             record[word] = -1
-        record[isa.SRC] = record[isa.DST] = int(Memory.UB) if spec.cost_class else 0
+        record[isa.SRC] = record[isa.DST] = int(Memory.UB) if _is_vector(spec) else 0
     return record
 
 
@@ -159,8 +171,8 @@ class _Line:
         self.number = number
 
     def error(self, token: str, accepted: str) -> BadInputError:
-        shown = token if len(token) <= _SHOWN else token[:_SHOWN] + "..."
-        return BadInputError(f"line {self.number}: {shown!r}: expected {accepted}")
+        short = token if len(token) <= _TOKEN_CHARS else token[:_TOKEN_CHARS] + "..."
+        return BadInputError(f"line {self.number}: {short!r}: expected {accepted}")
 
     def parse(self, tokens: list[str]) -> list[int]:
         if tokens[0] not in Engine.__members__:
@@ -174,7 +186,10 @@ class _Line:
         self.operands(op, record, operands)
         seen: set[str] = set()
         for token in tokens[2 + len(operands) :]:
-            name = "type" if token in _TYPE_NUMBERS else token.partition("=")[0] if "=" in token else token[:1]
+            if token in _TYPE_NUMBERS:
+                name = "type"
+            else:
+                name = token.partition("=")[0] if "=" in token else token[:1]
             if name in seen:
                 raise self.error(token, f"{name!r} once")
             seen.add(name)
@@ -197,7 +212,7 @@ class _Line:
                 raise self.error(token, f"a memory: {', '.join(Memory.__members__)}")
             if i < 2:
                 record[isa.DST if i == 0 else isa.SRC] = int(Memory[name])
-                if spec.cost_class and not _sources(spec):
+                if _is_vector(spec) and not _sources(spec):
                     record[isa.SRC] = record[isa.DST]
             elif op == Op.FIXPIPE and name in ("UB", "L1"):
                 record[isa.F_SIDE] = 0 if name == "UB" else int(Memory.L1)
@@ -214,10 +229,10 @@ class _Line:
             numbers = [self.integer(token, number) for number in token[1:].split(".")]
             if len(numbers) not in (2, 3):
                 raise self.error(token, "@segment.operator or @segment.operator.block")
-            high, low = numbers[:2]
-            if not (-(1 << 15) <= high < 1 << 15 and 0 <= low <= isa.OPERATOR_MASK):
+            segment, operator = numbers[:2]
+            if not (-(1 << 15) <= segment < 1 << 15 and 0 <= operator <= isa.OPERATOR_MASK):
                 raise self.error(token, "@segment.operator with a segment of 16 bits and an operator in 0..65535")
-            record[isa.TAG] = isa.tag_of(high, low)
+            record[isa.TAG] = isa.tag_of(segment, operator)
             record[isa.BLOCK] = numbers[2] if len(numbers) == 3 else 0
             return
         # a name of the opcode, the pad value, or a raw word

@@ -157,8 +157,8 @@ def _check_grants(container: Container) -> None:
         if is_limited and key not in needs:
             needs[key] = program(container, variant.level).needs
         variant_needs = needs.get(key, machine.full_grant)
-        if lacks := variant_needs.shortage(machine.granted(variant.level)):
-            raise ContainerError(f"container: variant {variant.level!r} does not fit its level: {lacks}")
+        if shortage := variant_needs.shortage(machine.granted(variant.level)):
+            raise ContainerError(f"container: variant {variant.level!r} does not fit its level: {shortage}")
         for level, cycles in variant.cycles.items():
             fits = variant_needs.fits(machine.granted(level))
             if (cycles is not None) != fits:
@@ -174,8 +174,8 @@ def check_controller(container: Container, table: ControllerTable) -> None:
         raise ContainerError(f"container: controller has variants for {sorted(made_for)}, or these otherwise; levels: {sorted(levels)}")
     if table.granted:
         for number, variant in enumerate(table.variants):
-            if lacks := program(container, variant.name).needs.shortage(table.needs(number)):
-                raise ContainerError(f"container: controller: variant {variant.name!r} {lacks} by the controller")
+            if shortage := program(container, variant.name).needs.shortage(table.needs(number)):
+                raise ContainerError(f"container: controller: variant {variant.name!r} {shortage} by the controller")
     for row in table.levels:
         first = row.name if row.variant is None else table.variants[row.variant].name
         if first != row.name and program(container, row.name).digest != program(container, first).digest:

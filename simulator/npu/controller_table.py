@@ -130,8 +130,8 @@ class ControllerTable(_Row):
         for row in self.granted:
             granted = Grant(row.l1_bytes, row.shared_bytes, row.cores)
             for number in row.ladder:
-                if lacks := self.needs(number).shortage(granted):
-                    raise ValueError(f"granted: variant {self.variants[number].name!r} {lacks}")
+                if shortage := self.needs(number).shortage(granted):
+                    raise ValueError(f"granted: variant {self.variants[number].name!r} {shortage}")
         if list(self.granted) != sorted(self.granted, key=lambda row: (-row.l1_bytes, -row.shared_bytes, -row.cores)):
             raise ValueError("granted: accepted: the largest grant first")
         return self

@@ -98,11 +98,11 @@ def remove_leftovers(folder: _Durable) -> None:
 
 def make_folder(folder: _Durable) -> None:
     """Make a folder and its parents; each survives a crash.  Raises OSError, also where the folder exists."""
-    above = folder.parent
-    if not above.exists():
-        make_folder(above)
+    parent = folder.parent
+    if not parent.exists():
+        make_folder(parent)
     folder.mkdir()
-    above.fsync()
+    parent.fsync()
 
 
 def put_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:

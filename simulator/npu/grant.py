@@ -20,11 +20,11 @@ class Grant(NamedTuple):
 
     def fits(self, granted: Grant) -> bool:
         """Whether a program with these needs fits in `granted`."""
-        return all(need <= have for need, have in zip(self, granted, strict=True))
+        return all(need <= size for need, size in zip(self, granted, strict=True))
 
     def shortage(self, granted: Grant) -> str:
         """A message with the needs that exceed `granted`; '' where the program fits."""
-        return ", ".join(f"needs {need:,} {kind}, granted are {have:,}" for have, kind, need in granted.smaller_sizes(self))
+        return ", ".join(f"needs {need:,} {kind}, granted are {size:,}" for size, kind, need in granted.smaller_sizes(self))
 
     def smaller_sizes(self, than: Grant) -> list[tuple[int, str, int]]:
         """(size here, its name, size of `than`) of every size that is smaller here."""

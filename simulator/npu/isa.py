@@ -57,11 +57,11 @@ MAX_WINDOW = 255  # IM2COL: largest kernel, stride, dilation and leading padding
 OPERATOR_BITS = 16  # low bits of TAG; the segment number has the bits above
 OPERATOR_MASK = (1 << OPERATOR_BITS) - 1
 
-# elements per block, by data type of the operands: tables that numba can read as constants
-LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
-COLUMNS = np.array([fractal.columns for fractal in FRACTALS], np.int64)
-WEIGHT_BLOCKS = np.array([fractal.weight_blocks for fractal in FRACTALS], np.int64)
-SUM_BLOCKS = np.array([fractal.sum_blocks for fractal in FRACTALS], np.int64)
+# tables that numba can read as constants, int64 [data types], indexed by the type of the operands
+TYPE_LANES = np.array([dtype.lanes for dtype in DataType], np.int64)  # elements of a block (C0)
+COLUMNS = np.array([fractal.columns for fractal in FRACTALS], np.int64)  # output channels of a fractal
+WEIGHT_BLOCKS = np.array([fractal.weight_blocks for fractal in FRACTALS], np.int64)  # blocks of a fractal of weights, per block of k
+SUM_BLOCKS = np.array([fractal.sum_blocks for fractal in FRACTALS], np.int64)  # blocks of a row of a fractal's sums in L0C
 
 RECORD = np.dtype(
     [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")]
@@ -153,22 +153,29 @@ M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = range(P, P + 5)
 # y << 9 and x in the 9 bits below, signed: KERNEL (KH, KW), STRIDE (SH, SW), DILATION (DH, DW), PADDING (PT, PL).  D in L0C, S2: PAD.
 W_KERNEL, W_STRIDE, W_DILATION, W_PADDING, W_N1, W_ACC, W_RIGHT, W_RSTRIDE = range(I_KH, I_OW)
 PAIR_BITS = 9
+_PAIR_MASK, _PAIR_SIGN = (1 << PAIR_BITS) - 1, 1 << PAIR_BITS - 1
 
-# FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at
-# D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32 and int32).  Of int8 and uint8 n1 = 2c and 2c + 1 make plane c;
-# where N1 is odd, the upper half of the last one is ZERO.
-# SUMS = 0: sums are float32.  S1: float32 bias[N1*16] in UB or -1; S2: residual in UB, of RTYPE, float16 or float32, as planes of that type
-#   of stride RPLANE, or -1; then ACT, whose LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
-# SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1; S2: where RTYPE is int32, a residual as above,
-#   which is one more of the summands.  v = float32(sum + bias) * scale, in float32, each rounded to nearest even, sums wrap.  The result,
-#   by DTYPE:
-#   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, LOW of NaN; SCALE is needed, ZERO, LOW and HIGH are
-#     of the type; and where S2 is there, of that w and of what is there, r of RTYPE, int8 or uint8, planes of stride RPLANE:
-#     round(OWN * w + (OTHER * r + FIXED)), or round(OTHER * r + (OWN * w + FIXED)) where LAST is 1, cut to the type.  OWN, OTHER and FIXED
-#     are bits of float32; a product and its sum are rounded once, in float32
-#   float16, float32: v, or float32(sum + bias) without SCALE, then ACT, then one rounding
-#   int32: sum + bias
-# SIDE: the memory of bias, scale and residual: 0, which is UB, or L1 where there is no UB.
+# FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at D + c*DPLANE, M
+# contiguous blocks.  float16: N1 planes; float32 and int32: 2*N1 planes; int8 and uint8: n1 = 2c and 2c + 1 make plane c, and where N1 is
+# odd, the upper half of the last plane is ZERO.
+# Operands lie in the memory SIDE: 0, which is UB, or L1 where there is no UB.  Their words are addresses, or -1 if there is none:
+#   S1     bias[N1*16], of the type of the sums
+#   SCALE  float32 scale[N1*16], for int32 sums only
+#   S2     residual, of type RTYPE, as planes of that type of stride RPLANE
+# SUMS = 0: the sums are float32; RTYPE is float16 or float32.
+#   result = ACT(sum + bias + residual), where LIMIT of ACT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
+# SUMS = int32: the sums are int32.
+#   s = sum + bias, + residual where RTYPE is int32; int32, which wraps
+#   v = float32(s) * scale, each rounded to nearest even; float32(s) without SCALE
+#   result, by DTYPE:
+#     int32           s
+#     float16, float32  ACT(v), then one rounding
+#     int8, uint8     w = round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even (or as `Machine.rounding` says); LOW of NaN.
+#                     SCALE is needed; ZERO, LOW and HIGH are of the type.
+#     int8, uint8, with a residual r whose RTYPE is int8 or uint8
+#                     LAST = 0: round(OWN * w + (OTHER * r + FIXED)), cut to the type
+#                     LAST = 1: round(OTHER * r + (OWN * w + FIXED)), cut to the type
+#                     OWN, OTHER and FIXED are the bits of float32; a product and its sum are rounded once, in float32.
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH, F_SIDE = range(P, P + 13)
 F_RTYPE, F_OWN, F_OTHER, F_FIXED, F_LAST = range(P + 13, P + 18)
 
@@ -189,8 +196,10 @@ class OpSpec:
 
     engines: queues that may take it; empty if the machine's `paths` decide (COPY, IM2COL, FRACTAL, FIXPIPE).
     moves: (source, destination) pairs that the opcode can express; the machine must have the path as well.
-    sources: number of sources among s0, s1, s2 (optional ones may be -1).
+    sources: number of required sources, the first ones of s0, s1, s2.
+    optional: number of optional sources behind them, -1 where absent.
     params: names of the parameter words in order, as in the text form.
+    cost_class: key of the machine's cost of a VECTOR opcode, `vector.<cost_class>_cycles`; '' for other opcodes.
     types: legal values of DTYPE.
     """
 
@@ -203,7 +212,7 @@ class OpSpec:
     types: tuple[DataType, ...] = tuple(DataType)
 
 
-_PRODUCTS = (*FLOATS, *BYTES)
+_FLOATS_AND_BYTES = (*FLOATS, *BYTES)
 _FLAG = OpSpec(tuple(Engine), (), 0, 0, ("core", "engine", "id"))
 _DMA = tuple(
     (Memory[s], Memory[d])
@@ -216,8 +225,8 @@ _WINDOW_ENDS = ("h", "w", "pitch", "plane"), ("ow", "moff", "m", "mpad", "koff",
 _VPARAMS = ("blocks", "repeats", "dbs", "drs", "s0bs", "s0rs", "s1bs", "s1rs", "s2bs", "s2rs", "imm")
 
 
-def _vector(sources: int, cost: str, types: tuple[DataType, ...] = FLOATS) -> OpSpec:
-    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB), (Memory.L1, Memory.L1)), sources, 0, _VPARAMS, cost, types)
+def _vector(sources: int, cost_class: str, types: tuple[DataType, ...] = FLOATS) -> OpSpec:
+    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB), (Memory.L1, Memory.L1)), sources, 0, _VPARAMS, cost_class, types)
 
 
 OPS: dict[Op, OpSpec] = {
@@ -230,13 +239,14 @@ OPS: dict[Op, OpSpec] = {
             "h", "w", "pitch", "plane", "kh", "kw", "sh", "sw", "dh", "dw", "pt", "pl", "ow", "moff", "m", "mpad", "koff", "k", "lanes",
             "ring", "first",
         ),
-        types=_PRODUCTS,
+        types=_FLOATS_AND_BYTES,
     ),
     Op.MMAD_IM2COL: OpSpec(
         (), ((Memory.L1, Memory.L0C),), 2, 0,
-        (*_WINDOW_ENDS[0], "kernel", "stride", "dilation", "padding", "n1", "acc", "right", "rstride", *_WINDOW_ENDS[1]), types=_PRODUCTS,
+        (*_WINDOW_ENDS[0], "kernel", "stride", "dilation", "padding", "n1", "acc", "right", "rstride", *_WINDOW_ENDS[1]),
+        types=_FLOATS_AND_BYTES,
     ),
-    Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc", "right"), types=_PRODUCTS),
+    Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc", "right"), types=_FLOATS_AND_BYTES),
     Op.FIXPIPE: OpSpec(
         (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2,
         (
@@ -244,7 +254,7 @@ OPS: dict[Op, OpSpec] = {
             "fixed", "last",
         ),
     ),
-    Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose"), types=_PRODUCTS),
+    Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose"), types=_FLOATS_AND_BYTES),
     Op.VFILL: _vector(0, "simple", tuple(DataType)),
     Op.VCOPY: _vector(1, "simple", tuple(DataType)),
     Op.VRELU: _vector(1, "simple"),
@@ -257,22 +267,22 @@ OPS: dict[Op, OpSpec] = {
     Op.VMAXS: _vector(1, "simple"),
     Op.VMINS: _vector(1, "simple"),
     Op.VADD: _vector(2, "simple", (*FLOATS, DataType.int32)),
-    Op.VSUB: _vector(2, "simple", _PRODUCTS),
+    Op.VSUB: _vector(2, "simple", _FLOATS_AND_BYTES),
     Op.VMUL: _vector(2, "simple"),
-    Op.VMAX: _vector(2, "simple", _PRODUCTS),
-    Op.VMIN: _vector(2, "simple", _PRODUCTS),
+    Op.VMAX: _vector(2, "simple", _FLOATS_AND_BYTES),
+    Op.VMIN: _vector(2, "simple", _FLOATS_AND_BYTES),
     Op.VDIV: _vector(2, "divide"),
     Op.VMADD: _vector(3, "simple"),
-    Op.VLANE_MAX: _vector(1, "reduce", _PRODUCTS),
+    Op.VLANE_MAX: _vector(1, "reduce", _FLOATS_AND_BYTES),
     Op.VLANE_SUM: _vector(1, "reduce"),
     Op.VLANE_ADD: _vector(2, "ordered", (DataType.float32,)),
     Op.VLUT: _vector(2, "lookup", (*BYTES, *FLOATS, DataType.int32)),
     Op.VCONVERT: _vector(1, "simple", tuple(DataType)),
 }  # fmt: skip
 
-PRODUCTS = (Op.MMAD, Op.MMAD_IM2COL)
+PRODUCT_OPS = (Op.MMAD, Op.MMAD_IM2COL)
 FIRST_VECTOR_OP = int(Op.VFILL)
-# how many sources a VECTOR opcode reads, indexed by opcode: a table that numba can close over
+# number of sources of a VECTOR opcode, int64 [opcodes]: a table that numba can close over
 VECTOR_SOURCES = np.zeros(64, np.int64)
 for _op, _spec in OPS.items():
     if _op >= FIRST_VECTOR_OP:
@@ -300,21 +310,23 @@ def operator_of(tag: Ints) -> Ints:
 
 
 def macs(products: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [n]: multiply-accumulates of n `PRODUCTS` records, int64 [n, WORDS], padding included."""
+    """Multiply-accumulates, int64 [n], padding included.  products: records of `PRODUCT_OPS`, int64 [n, WORDS]."""
     dtype, windows = products[:, DTYPE], products[:, OP] == Op.MMAD_IM2COL
     mpad, k, n1 = (np.where(windows, products[:, a], products[:, b]) for a, b in ((I_MPAD, M_MPAD), (I_K, M_K), (W_N1, M_N1)))
-    counts: NDArray[np.int64] = mpad * k * LANES[dtype] * n1 * COLUMNS[dtype]
+    counts: NDArray[np.int64] = mpad * k * TYPE_LANES[dtype] * n1 * COLUMNS[dtype]
     return counts
 
 
 def pack_pair(vertical: Ints, horizontal: Ints) -> Ints:
     """Two signed fields of a window in one word: y, x."""
-    return vertical << PAIR_BITS | horizontal & (1 << PAIR_BITS) - 1
+    return (vertical << PAIR_BITS) | (horizontal & _PAIR_MASK)
 
 
 def unpack_pair(word: Ints) -> tuple[Ints, Ints]:
     """(y, x) of a `pack_pair` word."""
-    return word >> PAIR_BITS, ((word & (1 << PAIR_BITS) - 1) ^ 1 << PAIR_BITS - 1) - (1 << PAIR_BITS - 1)
+    unsigned_x = word & _PAIR_MASK
+    x = (unsigned_x ^ _PAIR_SIGN) - _PAIR_SIGN  # sign extension
+    return word >> PAIR_BITS, x
 
 
 def float_bits(value: float) -> int:

@@ -66,7 +66,7 @@ def _legal(machine: Machine) -> _Legal:
     types = np.zeros((max(OPS) + 1, len(DataType)), bool)
     moves = np.zeros((max(OPS) + 1, len(Engine), len(Memory), len(Memory)), bool)
     for op, spec in OPS.items():
-        types[op, [dtype for dtype in spec.types if op not in isa.PRODUCTS or dtype in multiplied]] = True
+        types[op, [dtype for dtype in spec.types if op not in isa.PRODUCT_OPS or dtype in multiplied]] = True
         if not spec.moves:
             moves[op, list(spec.engines)] = True
         for source, destination in spec.moves:
@@ -185,7 +185,7 @@ def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> No
     rings = images[code[images, isa.I_RING] > 0]
     _reject(code, core, rings, code[rings, isa.I_H] > code[rings, isa.I_RING], "h must not exceed the ring's rows")
     _reject(code, core, rings, code[rings, isa.I_FIRST] >= code[rings, isa.I_RING], "first must be a row of the ring")
-    lanes = isa.LANES[code[images, isa.DTYPE]]
+    lanes = isa.TYPE_LANES[code[images, isa.DTYPE]]
     is_four_lane = (code[images, isa.I_LANES] == 4) & (code[images, isa.DTYPE] != DataType.float32)
     why = "lanes must be C0 of the data type, or 4 for float16, int8 and uint8"
     _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~is_four_lane, why)

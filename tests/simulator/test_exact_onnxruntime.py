@@ -45,7 +45,7 @@ def saturating_matmul(a, a_q, b, b_q):
 def saturating_conv(x, x_q, w, w_q, window, bias=None):
     """Of one group, one image and one scale, without a bias."""
     rank, columns = len(window.kernel), w[0].size
-    windows = window.over(x, int(x_q.zero_point[0])).transpose(0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))
+    windows = window.windows_of(x, int(x_q.zero_point[0])).transpose(0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))
     sums = saturating_matmul(windows.reshape(-1, columns), x_q, w.reshape(-1, columns).T, w_q)
     return sums.T.reshape(1, -1, *windows.shape[1 : 1 + rank])
 

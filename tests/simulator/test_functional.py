@@ -44,7 +44,7 @@ def test_every_instruction_is_what_plain_loops_do(family, data):
     ours, theirs = memories(seed), memories(seed)
     apply(ours, record)
     reference(theirs, record)
-    dtype = DataType(record[isa.DTYPE]).sums.storage if record[isa.OP] in isa.PRODUCTS else TYPES[record[isa.DTYPE]]
+    dtype = DataType(record[isa.DTYPE]).sums.storage if record[isa.OP] in isa.PRODUCT_OPS else TYPES[record[isa.DTYPE]]
     for mine, other in zip(ours, theirs, strict=True):
         if record[isa.OP] in INEXACT and np.dtype(dtype).kind == "f":
             tolerance = 2e-3 if dtype is np.float16 else 5e-4  # sums of up to 72 products below 64 in float32
@@ -83,7 +83,7 @@ def test_no_instruction_is_faster_than_its_path(record):
         assert cost.bus[0] >= work << 16
         return
     tables = cost_tables(TINY)
-    if op in isa.PRODUCTS:
+    if op in isa.PRODUCT_OPS:
         rate = TINY.macs_per_cycle["int8" if record[isa.DTYPE] in BYTES else DataType(record[isa.DTYPE]).name]
     elif op >= isa.FIRST_VECTOR_OP:
         # a repeat is 8 blocks per cycle at best; where VCONVERT widens, 8 blocks of its narrow side

@@ -92,14 +92,14 @@ def test_smaller_grant_switches_at_next_inference_and_back() -> None:
 
 def test_rule_resumes_from_its_earlier_state() -> None:
     rule = ladders()
-    state = rule.granted(None, WHOLE)
+    state = rule.with_grant(None, WHOLE)
     for expected in (1, 2, 2):
         state = rule.step(state, Observation(state.variant, 0, 10, 1, 1, 10))
         assert state.variant == expected
-    small = rule.granted(state, LEVELS[1])
+    small = rule.with_grant(state, LEVELS[1])
     assert (small.variant, small.fitting) == (1, (1, 2))
-    assert rule.granted(small, LEVELS[1]) is small
-    assert rule.granted(small, WHOLE).variant == 2
+    assert rule.with_grant(small, LEVELS[1]) is small
+    assert rule.with_grant(small, WHOLE).variant == 2
 
 
 def test_without_grants_all_is_granted() -> None:

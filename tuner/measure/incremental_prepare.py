@@ -101,7 +101,7 @@ def _move(then: Ints, begin: int, stop: int, shift: int, more: int, word: Ints) 
     """Copy entries [begin, stop) of the previous schedule to positions higher by `shift`, with flag numbers raised by `more`."""
     old, new = pointer(then), pointer(word)
     for row in range(begin, stop):
-        new[row + shift] = old[row] + (more if old[row] & KIND_MASK >= _WAIT else 0)
+        new[row + shift] = old[row] + (more if (old[row] & KIND_MASK) >= _WAIT else 0)
 
 
 @njit(cache=True)
@@ -138,12 +138,12 @@ def _fill_parts(
     rows: number of previous rows of cursors.  then: entries of the previous schedule.  places, places_then: int64 [parts + 1, queues],
     cursors before each part.  Returns the number of rows of cursors, or -1 without enough room, and the number of flags.
     """
-    begun, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
+    resumed_at, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
     for p in range(count):
         first, stop = EDGES * number[p, 0], number[p, 1]
         if p == alike:
             moved = slots - slot[first]
-        if begun < number[p, 0] + parts[p, RECORDS] and (p < alike or moved != 0):
+        if resumed_at < number[p, 0] + parts[p, RECORDS] and (p < alike or moved != 0):
             slot[first] = slots  # a part without edges has a slot here, too
             for edge in range(first, stop):
                 slot[edge] = slots + edge - first
@@ -151,14 +151,14 @@ def _fill_parts(
         slots += stop - first
     for p in range(alike):
         first = number[p, 0]
-        if begun >= first + parts[p, RECORDS] or begun > first:
+        if resumed_at >= first + parts[p, RECORDS] or resumed_at > first:
             places[p] = places_then[p]
         else:
             places[p] = cursor
-        if begun < first + parts[p, RECORDS]:
+        if resumed_at < first + parts[p, RECORDS]:
             part = part_of(parts[p])
             state = core, engine, edge_start, edge_to, set_head, set_next, part.cost, part.transfer, slot
-            row = _fill(first, max(0, begun - first), *state, word, limit, before, cursor, same, cursors, slots_from, row)
+            row = _fill(first, max(0, resumed_at - first), *state, word, limit, before, cursor, same, cursors, slots_from, row)
             if row < 0:
                 return row, slots
     if alike == count:
@@ -186,7 +186,7 @@ def _fill_parts(
                 same[q] += 1
         elif same[q] < 0 and moved != 0:
             same[q] = cursor[q]
-            while same[q] < stop and word[same[q]] & KIND_MASK < _WAIT:
+            while same[q] < stop and (word[same[q]] & KIND_MASK) < _WAIT:
                 same[q] += 1
         cursor[q] = stop
     return rows, slots

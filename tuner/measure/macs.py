@@ -21,6 +21,6 @@ def program_macs(program: Program) -> int:
     """Multiply-accumulates of all products of a program, with padding and recomputed halo: at least those of the model."""
     total = 0
     for code in program.streams:
-        rows = code[np.isin(code[:, isa.OP], isa.PRODUCTS)].astype(np.int64)
+        rows = code[np.isin(code[:, isa.OP], isa.PRODUCT_OPS)].astype(np.int64)
         total += int(isa.macs(rows).sum())
     return total

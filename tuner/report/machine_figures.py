@@ -236,7 +236,7 @@ def roofline(run: RunView, level: str, timeline: Timeline) -> go.Figure:
 
     Each data type of products has its own roofs.
     """
-    products = np.unique(timeline.code[np.isin(timeline.code[:, isa.OP], isa.PRODUCTS), isa.DTYPE]).tolist()
+    products = np.unique(timeline.code[np.isin(timeline.code[:, isa.OP], isa.PRODUCT_OPS), isa.DTYPE]).tolist()
     peaks = {
         dtype.name: float(timeline.machine.macs_per_cycle[dtype.name]) * timeline.cores
         for dtype in {DataType(code).product for code in products}

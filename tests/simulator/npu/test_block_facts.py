@@ -59,7 +59,7 @@ OTHERS = {
     ("simulator/timing_state.py", "ISSUE_CYCLES"): "columns of its table",
     ("simulator/trace.py", "_segments"): "a number of the trace's own",
     ("simulator/trace.py", "_blocks"): "a number of the trace's own",
-    ("simulator/trace_events.py", "gzipped"): "zlib's window of a gzip file",
+    ("simulator/trace_events.py", "_GZIP_WBITS"): "zlib's flag of a gzip file",
     ("tuner/calibrate/classes.py", "GRANULES"): "bytes that a granule may have",
     ("tuner/calibrate/probes.py", "_AT_LEAST"): "repeats",
     ("tuner/calibrate/probes.py", "repeat_body"): "repeats",
@@ -212,5 +212,5 @@ def test_a_fractal_in_blocks(preset: str, dtype: DataType) -> None:
     assert fractal.lanes == dtype.lanes == BLOCK_BYTES // dtype.size_bytes
     assert fractal.weight_blocks * BLOCK_BYTES == fractal.lanes * fractal.columns * dtype.size_bytes
     assert fractal.sum_blocks * BLOCK_BYTES == fractal.columns * DataType.float32.size_bytes
-    assert (isa.LANES[dtype], isa.COLUMNS[dtype]) == (fractal.lanes, fractal.columns)
+    assert (isa.TYPE_LANES[dtype], isa.COLUMNS[dtype]) == (fractal.lanes, fractal.columns)
     assert (isa.WEIGHT_BLOCKS[dtype], isa.SUM_BLOCKS[dtype]) == (fractal.weight_blocks, fractal.sum_blocks)
