@@ -340,8 +340,8 @@ def _put(raw: dict[str, Any], path: str, value: Any) -> None:
     raw[name] = value
 
 
-def _overlay(base: dict[str, Any], over: Mapping[str, Any], prefix: str = "") -> None:
-    for key, value in over.items():
+def _overlay(base: dict[str, Any], settings: Mapping[str, Any], prefix: str = "") -> None:
+    for key, value in settings.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and isinstance(base.get(key), dict) and path not in _OPEN:
             _overlay(base[key], value, f"{path}.")

@@ -13,15 +13,17 @@ from simulator.objective import Objective, frames_of
 from simulator.onnx_names import Style
 
 STORE = "store"  # folder in a sweep or a study with the shared measurements of its runs
-NO_STORE = "none"
+NO_STORE = "none"  # `FarmRequest.store`: the runs share no measurements
 Backend = Literal["ray", "serial"]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Progress of a run.  `best` and `baseline`: level -> cycles.  `failures`: status -> tasks.  `measured`: number of whole programs.
+    """Progress of a run.
 
-    `readings`: task x level x repeat, with the canary.
+    measured: number of measured programs.  best, baseline: level -> cycles of the best program, and of the model layer by layer.
+    failures: status -> number of tasks.  note: epoch and number of tasks, as text.
+    readings: number of readings, task x level x repeat, with those of the canary.
     """
 
     measured: int
@@ -36,10 +38,14 @@ class Snapshot:
 class RequestOptions:
     """Fields of requests for one run and for many.  None: the configuration's own value.
 
-    measurements: readings, task x level x repeat, finals included.  config: preset or YAML file; overrides: `a.b=c` texts over it.
-    address: address of a running Ray cluster; workers: their number, or {"min": N, "max": M}; wait_s: seconds to wait for CPUs.
-    target: target that times plans (`tuner.measure.target`).
-    runner: runner that measures programs (`tuner.measure.runners`).  resource: Ray resource, one of which each worker takes.
+    measurements: budget in readings, task x level x repeat, finals included.
+    config: preset or YAML file of settings.  overrides: settings over it, texts `a.b=c`.
+    backend: `ray`, a farm of actors, or `serial`, this process.
+    address: address of a running Ray cluster.  workers: number of workers, or {"min": N, "max": M}.  wait_s: seconds to wait for CPUs.
+    resource: name of a Ray resource; each worker takes one unit of it.
+    resume: whether to continue the run in the output folder.
+    dtype: data type of floats on the NPU.
+    target: target that times plans (`tuner.measure.target`).  runner: runner that measures programs (`tuner.measure.runners`).
     store: folder or URL of measurements that runs share (`tuner.store.pack_store`).
     """
 
@@ -62,17 +68,22 @@ class RequestOptions:
 class TuneRequest(RequestOptions):
     """One tuning run.  None: the configuration's own value.
 
-    candidates: measured programs; seconds: wall time.  At most one of the two and `measurements`.  machine: preset or YAML file.
+    model: ONNX file, or name of a built network.  machine: preset or YAML file.  out: folder of the run.
+    candidates: budget in measured programs.  seconds: budget in wall time.  At most one of `candidates`, `seconds` and `measurements`.
     max_core_hours: limit beside these, CPU hours of workers.
-    level_weights: level -> weight among parents.  tag: `k=v` texts joined by commas, sorted by key.
+    seed: seed of everything random.  level_weights: level -> weight of the level when parents are drawn.
+    style: form of the compiled file.  tag: texts `k=v` joined by commas, sorted by key, for every row of the log.
+    shapes: dimensions of dynamic inputs.  random_weights: seed of weights that replace the model's; None: the model's own.
+    quiet: whether nothing is printed on stderr.  progress: called with a `Snapshot` after every few jobs.
+    mirror: URL to which the run folder is copied while it grows.  strategy: search strategy (`tuner.search.strategy`).
+    variants: largest number of shipped programs; None: one per level.
+    insure: fraction by which a shipped program may be slower than a level's champion (`tuner.selection.robustness_filter`).
     warm_start: folders of earlier runs whose measurements are reused.  start: plan files that the search begins with.
     prior: file of a cost model (`tilefarm train`) that proposes the first candidates; `none`: the estimate only; None: the packaged model.
-    objective: `latency` (a run computes one frame) or `throughput` (a run computes `frames` frames; None: FRAMES).
     min_npu_share: least share of the multiply-accumulates on the NPU; below it the run is refused.
-    champions: use stored champions of another model with the same computation instead of a search (`tuner.farm.champion_cache`).
-    mirror: URL to which the run folder is copied while it grows.  strategy: search strategy (`tuner.search.strategy`).
-    variants: most shipped programs; None: one per level.  insure: fraction by which a shipped program may be slower than a level's champion
-    (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.  progress: called with a `Snapshot` after every few jobs.
+    champions: whether stored champions of another model with the same computation replace a search (`tuner.farm.champion_cache`).
+    objective: `latency` (a run computes one frame) or `throughput` (a run computes several).
+    frames: number of frames for `throughput`; None: `simulator.objective.DEFAULT_FRAMES`.
 
     Paths may be given as texts.  Raises `BadInputError` for an unknown data type or style, for variants below 1, for a negative
     `insure`, and for frames without throughput.
@@ -120,6 +131,7 @@ class TuneRequest(RequestOptions):
 
     @property
     def frames_of_run(self) -> int:
+        """Number of frames that a run of the compiled model computes."""
         return frames_of(self.objective, self.frames)
 
 
@@ -127,7 +139,8 @@ class TuneRequest(RequestOptions):
 class FarmRequest(RequestOptions):
     """Fields that requests for many runs share.
 
-    seeds: runs per model with seeds 0 .. seeds - 1.  store: shared measurements of the runs; None: `out / STORE`, `NO_STORE`: none.
+    out: folder of all runs.  seeds: number of runs per model, with seeds 0 .. seeds - 1.  quiet: whether nothing is printed on stderr.
+    store: measurements that the runs share; None: `out / STORE`; `NO_STORE`: none.
     """
 
     out: Path
@@ -139,7 +152,10 @@ class FarmRequest(RequestOptions):
 class StudyRequest(FarmRequest):
     """Request for Optuna over the hyper-parameters of the search, on every model and seed.
 
-    measurements: readings of every search; None: `study.measurements`.  storage: database URL; None: a journal in `out`.
+    models: ONNX files or names of built networks.  machine: preset or YAML file.
+    trials: number of trials.  seed: seed of Optuna's sampler.
+    measurements: budget of every search in readings; None: `study.measurements`.
+    storage: URL of Optuna's database; None: a journal in `out`.  random_weights: seed of the models' weights; None: the models' own.
     """
 
     models: tuple[Path, ...]
@@ -152,9 +168,10 @@ class StudyRequest(FarmRequest):
 
 @dataclass(frozen=True)
 class SweepRequest(FarmRequest):
-    """Every model on every machine with every seed, each a run of its own below `out`.
+    """Request for a run of every model on every machine with every seed, each in a folder of its own below `out`.
 
-    models: files (or names of built networks), each with the seed of its random weights or None.  mirror: URL of a copy of `out`.
+    models: files (or names of built networks), each with the seed of its random weights or None.  machines: presets or YAML files.
+    candidates, style, tag, warm_start: as in `TuneRequest`, for every run.  mirror: URL of a copy of `out`.
     min_npu_share: a model with less on a machine fails there.
     """
 

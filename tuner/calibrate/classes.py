@@ -48,14 +48,14 @@ class ParameterClass:
     beside_probes: Probes = _no_probes
 
 
-def cycles_key(path: str, hidden: str, least: int = 0, greatest: int = 1 << 20) -> Key:
-    """Key of a time in cycles."""
-    return Key(path, "cycles", least, greatest, hidden=hidden)
+def cycles_key(key: str, hidden: str, least: int = 0, greatest: int = 1 << 20) -> Key:
+    """Key of a time in cycles.  hidden: see `Key`."""
+    return Key(key, "cycles", least, greatest, hidden=hidden)
 
 
-def rate_key(path: str, hidden: str, step: Number = 1) -> Key:
-    """Key of a rate in bytes per cycle; times are proportional to its inverse."""
-    return Key(path, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
+def rate_key(key: str, hidden: str, step: Number = 1) -> Key:
+    """Key of a rate in bytes per cycle; times are proportional to its inverse.  hidden: see `Key`."""
+    return Key(key, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
 
 
 # reasons why no probe may show a value, for the user
@@ -66,8 +66,8 @@ _GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no f
 
 def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
     """Rows for a machine.  Raises `UnsupportedError` without UB or L0: probes use all buffers."""
-    if lacks := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
-        raise UnsupportedError(f"machine {machine.name}: has no {', '.join(lacks)}; calibrate takes machines with L0A, L0B and UB")
+    if missing := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
+        raise UnsupportedError(f"machine {machine.name}: has no {', '.join(missing)}; calibrate takes machines with L0A, L0B and UB")
     unit = machine.matrix
     products = [cycles_key(_of_product(unit, name), _ISSUE, 1) for name in unit.data_types]
     rows = [

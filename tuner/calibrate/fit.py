@@ -176,12 +176,12 @@ def slopes(problem: Problem, values: Values, index: int) -> NDArray[np.float64]:
 def _newton(problem: Problem, values: Values, free: Sequence[int]) -> dict[int, float]:
     if not free:
         return {}
-    across = np.stack([slopes(problem, values, i) for i in free], 1)
-    scale = np.linalg.norm(across, axis=0)
+    jacobian = np.stack([slopes(problem, values, i) for i in free], 1)
+    scale = np.linalg.norm(jacobian, axis=0)
     sensitive = scale > 0
     if not sensitive.any():
         return {}
-    move, *_ = np.linalg.lstsq(across[:, sensitive] / scale[sensitive], problem.off(values), rcond=1e-6)
+    move, *_ = np.linalg.lstsq(jacobian[:, sensitive] / scale[sensitive], problem.off(values), rcond=1e-6)
     return {i: float(change) for i, change in zip(np.array(free)[sensitive].tolist(), move / scale[sensitive], strict=True)}
 
 
@@ -211,9 +211,9 @@ def estimate_accuracy(problem: Problem, values: Values) -> tuple[FittedValue, ..
     # a misfit beyond the noise widens all intervals
     worse = max(1.0, np.sqrt(least / (problem.freedom + 3 * np.sqrt(2 * problem.freedom))))
     if sensitive:
-        across = np.stack([slopes(problem, values, i) for i in sensitive], 1)
-        scale = np.linalg.norm(across, axis=0)
-        covariance = np.linalg.pinv((across / scale).T @ (across / scale), rcond=1e-10)
+        jacobian = np.stack([slopes(problem, values, i) for i in sensitive], 1)
+        scale = np.linalg.norm(jacobian, axis=0)
+        covariance = np.linalg.pinv((jacobian / scale).T @ (jacobian / scale), rcond=1e-10)
         joint = np.sqrt(np.diag(covariance)) / scale
         for row, i in enumerate(sensitive):
             width = values[i] ** 2 if problem.keys[i].inverse else 1.0

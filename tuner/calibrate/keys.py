@@ -16,9 +16,10 @@ Unit = Literal["cycles", "B/cycle", "B", "entries", "share"]
 class Key:
     """Free value of a machine file.
 
-    step: the finest legal or useful step.  least, greatest: the legal range, searched completely.
+    path: dotted key of the value in the file.  step: the finest legal or useful step.
+    least, greatest: the legal range, searched completely.
     inverse: times are proportional to 1/value (a rate).  choices: all possible values of a discrete key.
-    hidden: explanation for people if no probe depends on the value.
+    hidden: reason, for people, why no probe may show the value.
     """
 
     path: str
@@ -37,44 +38,44 @@ class Key:
         return steps * int(self.step) if self.step >= 1 else steps / round(1 / self.step)
 
 
-def value_of(machine: Machine, path: str) -> Number:
+def value_of(machine: Machine, key: str) -> Number:
     """Value of a key.  Raises KeyError for a key that the machine lacks."""
-    folder, name = _holder(machine.model_dump(mode="json"), path)
-    number: Number = folder[name]
+    holder, name = _holder(machine.model_dump(mode="json"), key)
+    number: Number = holder[name]
     return number
 
 
 def with_values(machine: Machine, values: Mapping[str, Number]) -> Machine:
     """Machine with other values, by key.  Raises pydantic's ValidationError for illegal values, KeyError as `value_of`."""
     raw = machine.model_dump(mode="json")
-    for path, value in values.items():
-        folder, name = _holder(raw, path)
-        folder[name] = value
+    for key, value in values.items():
+        holder, name = _holder(raw, key)
+        holder[name] = value
     return Machine.model_validate(raw)
 
 
 def path_key(source: str, destination: str, name: str) -> str:
-    """Key of a value of a path."""
+    """Key of a value of a data path between two memories."""
     return f"paths.{source}->{destination}.{name}"
 
 
-def split_path(path: str) -> tuple[str, ...]:
+def split_key(key: str) -> tuple[str, ...]:
     """Parts of a key.  A level's name may contain dots."""
-    first, _, tail = path.partition(".")
-    if first in ("paths", "contention"):
-        return first, *tail.rsplit(".", 1)
-    return tuple(path.split("."))
+    section, _, tail = key.partition(".")
+    if section in ("paths", "contention"):
+        return section, *tail.rsplit(".", 1)
+    return tuple(key.split("."))
 
 
-def _holder(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Mapping that contains the value, and its name there."""
-    *folders, name = split_path(path)
+def _holder(raw: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Mapping of the machine file that contains the value, and the value's name there."""
+    *sections, name = split_key(key)
     node: Any = raw
-    for part in folders:
-        if isinstance(node, list):
-            node = next((entry for entry in node if f"{entry['source']}->{entry['destination']}" == part), {})
+    for section in sections:
+        if isinstance(node, list):  # data paths
+            node = next((entry for entry in node if f"{entry['source']}->{entry['destination']}" == section), {})
         else:
-            node = node.get(part, {})
+            node = node.get(section, {})
     if name not in node:
-        raise KeyError(path)
+        raise KeyError(key)
     return node, name

@@ -132,9 +132,9 @@ def decode_model(data: bytes, where: str, make: str = "tilefarm train RUN... --o
     raw, judge = payload[:size], payload[size:]
     if len(judge) != judge_size or _digest(raw, judge) != expected:
         raise BadInputError(f"{where}: damaged (digest differs)")
-    for name, ours in model_requirements().items():
-        if requirements.get(name) != ours:
-            raise BadInputError(f"{where}: made for {name} {requirements.get(name)}, this program has {ours}; `{make}`")
+    for name, required in model_requirements().items():
+        if requirements.get(name) != required:
+            raise BadInputError(f"{where}: made for {name} {requirements.get(name)}, this program has {required}; `{make}`")
     return StoredModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 

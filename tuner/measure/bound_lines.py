@@ -14,7 +14,7 @@ def bound_rows(levels: Mapping[str, Mapping[str, Any]]) -> list[tuple[object, ..
     rows = []
     for name, row in levels.items():
         bound = row["bound"]
-        over = [f"{bound[term] / row['roofline_cycles']:.3f}" for term in _TERMS]
+        ratios = [f"{bound[term] / row['roofline_cycles']:.3f}" for term in _TERMS]
         moved = f"{row['ddr_bytes'] / bound['ddr_bytes']:.2f}"
-        rows.append((name, bound["cycles"], f"{row['cycles'] / bound['cycles']:.3f}", max(_TERMS, key=bound.__getitem__), *over, moved))
+        rows.append((name, bound["cycles"], f"{row['cycles'] / bound['cycles']:.3f}", max(_TERMS, key=bound.__getitem__), *ratios, moved))
     return rows

@@ -85,9 +85,9 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
                 os.set_blocking(pipe.fileno(), False)
                 waiting.register(pipe, selectors.EVENT_READ)
             while waiting.get_map() and (left_s := end_s - time.monotonic()) > 0:
-                over = process.poll() is not None  # processes that it started may keep the pipes open
-                ready = waiting.select(0 if over else min(left_s, 0.05))
-                if over and not ready:
+                has_ended = process.poll() is not None  # processes that it started may keep the pipes open
+                ready = waiting.select(0 if has_ended else min(left_s, 0.05))
+                if has_ended and not ready:
                     break
                 for key, _ in ready:
                     source: Any = key.fileobj

@@ -34,4 +34,4 @@ def refusal(machine: Machine, level: str) -> str:
 
 def granted_text(machine: Machine, level: str) -> str:
     """Memory and cores that a level leaves, where that is not all."""
-    return ", ".join(f"{have:,} {resource}" for have, resource, _ in machine.granted(level).smaller_sizes(machine.full_grant))
+    return ", ".join(f"{size:,} {resource}" for size, resource, _ in machine.granted(level).smaller_sizes(machine.full_grant))

@@ -16,8 +16,8 @@ def robust_rows(summary: Mapping[str, Any]) -> list[tuple[object, ...]]:
     robust, rows = summary["robust"], list[tuple[object, ...]]()
     for level, own_cycles in robust["own_cycles"].items():
         one, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]
-        over = "does not fit" if one is None else f"{one / own_cycles - 1:+.1%}"
-        rows.append((level, one, over, all_levels, f"{all_levels / own_cycles - 1:+.1%}", own_cycles, _ships(summary, level)))
+        loss = "does not fit" if one is None else f"{one / own_cycles - 1:+.1%}"
+        rows.append((level, one, loss, all_levels, f"{all_levels / own_cycles - 1:+.1%}", own_cycles, _ships(summary, level)))
     return rows
 
 
@@ -27,7 +27,7 @@ def _ships(summary: Mapping[str, Any], level: str) -> str:
         return "own"
     if plan == robust["plan"]:
         return "robust"
-    return f"own of {next(owner for owner, theirs in robust['own_plan'].items() if theirs == plan)}"
+    return f"own of {next(owner for owner, own_plan in robust['own_plan'].items() if own_plan == plan)}"
 
 
 def robust_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -34,8 +34,8 @@ def live_page(path: AnyPath) -> str:
     if now.best:
         sections.append(html_section("best", "Best so far", _BEST, html_table(BEST, best_rows(now, baseline))))
     if log is not None and now.best and baseline:
-        served = subgraph_copies(path)
-        drawn = figures.place(curves(over_time(asked_programs(log.table.to_pandas(), served), served, baseline)))
+        copies = subgraph_copies(path)
+        drawn = figures.place(curves(over_time(asked_programs(log.table.to_pandas(), copies), copies, baseline)))
         sections.append(html_section("search", "Against measured programs", "At 1 a program is as fast as the baseline.", drawn))
     title = f"{run.identity['model']} on {run.identity['machine']}"
     about = f"{run.identity['run']} · {run.state} · read at {datetime.now(UTC):%H:%M:%S} UTC, again every {AGAIN_S} s"

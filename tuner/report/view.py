@@ -53,7 +53,7 @@ class RunView:
     @cached_property
     def programs(self) -> pd.DataFrame:
         """Rows of measured programs of the model, in the order of their requests."""
-        return asked_programs(self.log, self.served)
+        return asked_programs(self.log, self.copies)
 
     @property
     def champions(self) -> pd.DataFrame:
@@ -67,10 +67,10 @@ class RunView:
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
         """Best program over time: see `tuner.runs.dataframes.over_time`."""
         baseline = {level: row["baseline_layerwise_cycles"] for level, row in self.summary["levels"].items()}
-        return over_time(self.programs, self.served, baseline, by_time)
+        return over_time(self.programs, self.copies, baseline, by_time)
 
     @cached_property
-    def served(self) -> dict[str, int]:
+    def copies(self) -> dict[str, int]:
         """Copies of each search's subgraph: see `tuner.runs.subgraph_runs.subgraph_copies`."""
         return subgraph_copies(self.path)
 

@@ -17,29 +17,29 @@ from tuner.runs.subgraph_runs import best_model_so_far
 COLUMNS = ("run", "seq", "level", "kind", "status", "cycles", "readings")
 
 
-def best_after(log: pd.DataFrame, served: dict[str, int], levels: Sequence[str], counts: Sequence[int]) -> NDArray[np.float64]:
+def best_after(log: pd.DataFrame, copies: dict[str, int], levels: Sequence[str], counts: Sequence[int]) -> NDArray[np.float64]:
     """Cycles of the best model after each number of readings, float64 [levels, counts]; NaN before the first measurement.
 
-    log: rows of a run, with `COLUMNS`.  served: see `tuner.runs.subgraph_runs.subgraph_copies`.
+    log: rows of a run, with `COLUMNS`.  copies: see `tuner.runs.subgraph_runs.subgraph_copies`.
     """
-    programs, curves = whole_programs(_with_spent_readings(log, served)), np.full((len(levels), len(counts)), np.nan)
+    programs, curves = whole_programs(_with_spent_readings(log, copies)), np.full((len(levels), len(counts)), np.nan)
     for i, level in enumerate(levels):
-        best = best_model_so_far(programs[programs["level"] == level], served)
+        best = best_model_so_far(programs[programs["level"] == level], copies)
         position = np.searchsorted(best["spent"].to_numpy(np.int64), np.asarray(counts), side="right") - 1
         measured = position >= 0
         curves[i, measured] = best["cycles"].to_numpy(np.float64)[position[measured]]
     return curves
 
 
-def readings_for(log: pd.DataFrame, served: dict[str, int], programs: int) -> int:
+def readings_for(log: pd.DataFrame, copies: dict[str, int], programs: int) -> int:
     """Readings until the first `programs` programs were measured, or all programs if there are fewer.  Arguments as `best_after`."""
-    spent = whole_programs(_with_spent_readings(log, served)).drop_duplicates(["search", "seq"])["spent"].to_numpy(np.int64)
+    spent = whole_programs(_with_spent_readings(log, copies)).drop_duplicates(["search", "seq"])["spent"].to_numpy(np.int64)
     return int(spent[min(programs, len(spent)) - 1]) if len(spent) else 0
 
 
-def _with_spent_readings(log: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
+def _with_spent_readings(log: pd.DataFrame, copies: dict[str, int]) -> pd.DataFrame:
     """Rows in the order of tasks, with `spent`: readings until their task was measured, at all levels or none."""
-    order = {run: index for index, run in enumerate(served)}  # searches of subgraphs run in sequence
+    order = {run: index for index, run in enumerate(copies)}  # searches of subgraphs run in sequence
     rows = log.assign(search=log["run"].astype("str").map(lambda run: order.get(run, 0)).astype("int64"), level=log["level"].astype("str"))
     rows = rows.sort_values(["search", "seq"], kind="stable")
     rows = rows.assign(spent=rows["readings"].cumsum())

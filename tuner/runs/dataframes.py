@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tuner.runs.subgraph_runs import best_model_so_far
 
 
-def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[str, int], by_time: bool = False) -> pd.DataFrame:
+def over_time(programs: pd.DataFrame, copies: dict[str, int], baseline: Mapping[str, int], by_time: bool = False) -> pd.DataFrame:
     """Best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
 
-    programs: rows of measured programs of the model, in request order.  served: see `tuner.runs.subgraph_runs.subgraph_copies`.
+    programs: rows of measured programs of the model, in request order.  copies: see `tuner.runs.subgraph_runs.subgraph_copies`.
     baseline: level -> cycles.  by_time: sort by time of measurement, since jobs run in parallel.  program: number, from 1.
     seconds: time since the first program.
     """
@@ -25,7 +25,7 @@ def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[
         rows = programs[programs["level"].astype("str") == level]
         if by_time:
             rows = rows.sort_values("time", kind="stable")
-        rows = best_model_so_far(rows, served)
+        rows = best_model_so_far(rows, copies)
         if not len(rows):
             continue
         cycles = rows["cycles"].to_numpy(np.int64)
@@ -47,10 +47,10 @@ def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def asked_programs(log: pd.DataFrame, served: Mapping[str, int]) -> pd.DataFrame:
-    """Rows of successful programs in request order.  served: see `tuner.runs.subgraph_runs.subgraph_copies`."""
+def asked_programs(log: pd.DataFrame, copies: Mapping[str, int]) -> pd.DataFrame:
+    """Rows of successful programs in request order.  copies: see `tuner.runs.subgraph_runs.subgraph_copies`."""
     rows = whole_programs(log)
-    order = {run: i for i, run in enumerate(served)}  # searches of subgraphs run in sequence
+    order = {run: i for i, run in enumerate(copies)}  # searches of subgraphs run in sequence
     rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
     return rows.sort_values(["search", "seq", "level"], kind="stable")
 

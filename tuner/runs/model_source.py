@@ -45,7 +45,7 @@ class _Saved(BaseModel):
 
 @dataclass(frozen=True)
 class SavedSource:
-    """Source as stored in a run folder.  model_digest: digest of weights and shapes of the target graph's source."""
+    """Source as stored in a run folder.  model_digest: `LoweredModel.digest`."""
 
     source: ModelSpec
     model_digest: str

@@ -22,7 +22,7 @@ from tuner.runs.subgraph_runs import subgraph_copies
 
 _PACE = 24  # number of last programs for the pace: the first ones wait for kernels and segments
 _COLUMNS = ("run", "seq", "kind", "level", "status", "cycles", "time")
-_SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
+_SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))  # key of the identity, its name in messages
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,12 +30,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class RunProgress:
     """Progress of a run by its published rows.  programs, tasks: number of measured ones.  failures: tasks by status other than ok.
 
-    best: level -> cycles of the best program so far.  first: level -> cycles of the first program.  last_row: time of the newest row, or
-    None.
-    lost: published rows that are missing now.
-    readings: number, without canary and finals.  of: budget in programs, of_readings: budget in readings; None for another kind of budget.
-    left_s: remaining time at the pace of the last programs; None if unknown.
-    boards: boards with measurements.  drifted: number of flagged rows.
+    best: level -> cycles of the best program so far.  first: level -> cycles of the first program.
+    last_row: time of the newest row, or None.
+    of: budget, a number of programs.  of_readings: budget, a number of readings.  None for another kind of budget.
+    left_s: remaining seconds at the pace of the last programs; None if unknown.
+    lost: number of published rows that are missing now.
+    readings: number of readings, without canary and finals.
+    boards: boards with measurements.  drifted: number of rows that are flagged as drifted.
     """
 
     programs: int
@@ -55,7 +56,9 @@ class RunProgress:
     @property
     def share(self) -> float:
         """Used share of the budget; 0 for a budget of time."""
-        return self.programs / self.of if self.of else self.readings / self.of_readings if self.of_readings else 0.0
+        if self.of:
+            return self.programs / self.of
+        return self.readings / self.of_readings if self.of_readings else 0.0
 
 
 class _Programs(NamedTuple):
@@ -67,8 +70,9 @@ class _Programs(NamedTuple):
     cycles: NDArray[np.int64]
     time_us: NDArray[np.int64]
 
-    def of(self, chosen: NDArray[np.bool_]) -> _Programs:
-        return _Programs(self.run[chosen], self.level[chosen], self.seq[chosen], self.cycles[chosen], self.time_us[chosen])
+    def select(self, mask: NDArray[np.bool_]) -> _Programs:
+        """Rows where the mask is true."""
+        return _Programs(self.run[mask], self.level[mask], self.seq[mask], self.cycles[mask], self.time_us[mask])
 
     @property
     def measured(self) -> int:
@@ -90,44 +94,56 @@ def read_progress(run: RunEntry) -> RunProgress:
 
 def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
     """Progress from a log.  log: result of `read_progress_log`."""
-    of, of_readings, _ = budget_of(run.path)
+    program_budget, reading_budget, _ = budget_of(run.path)
     if log is None:
-        return RunProgress(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
-    (table, lost), served = log, subgraph_copies(run.path)
+        return RunProgress(
+            programs=0, tasks=0, failures={}, best={}, first={}, last_row=None, of=program_budget, left_s=None, of_readings=reading_budget
+        )
+    table, lost = log
+    copies = subgraph_copies(run.path)
     readings = int(_numbers(table["readings"]).sum())
-    programs, names, status = _programs(table), _names(table["run"]), _names(table["status"])
+    programs = _programs(table)
+    # one row per task
+    names, status = _names(table["run"]), _names(table["status"])
     tasks = _pairs(names, _numbers(table["seq"]))
-    failed, counts = np.unique(status[tasks][status[tasks] != "ok"], return_counts=True)
-    ends = {level: _first_and_best(programs.of(programs.level == level), served) for level in run.levels}
+    task_status = status[tasks]
+    failed, counts = np.unique(task_status[task_status != "ok"], return_counts=True)
+    # cycles per level
+    ends = {level: _first_and_best(programs.select(programs.level == level), copies) for level in run.levels}
+    complete_ends = {level: first_and_best for level, first_and_best in ends.items() if first_and_best is not None}
+    last_row = _EPOCH + timedelta(microseconds=int(_numbers(table["time"]).max())) if len(names) else None
+    programs_left = _programs_left(program_budget, reading_budget, programs.measured, readings)
     return RunProgress(
-        programs.measured,
-        len(tasks),
-        dict(zip(failed.tolist(), counts.tolist(), strict=True)),
-        {level: first_and_best[1] for level, first_and_best in ends.items() if first_and_best is not None},
-        {level: first_and_best[0] for level, first_and_best in ends.items() if first_and_best is not None},
-        _EPOCH + timedelta(microseconds=int(_numbers(table["time"]).max())) if len(names) else None,
-        of,
-        _left_s(programs.time_us, _programs_left(of, of_readings, programs.measured, readings)),
-        lost,
-        readings,
-        of_readings,
-        boards_of(table),
-        sum(chunk.true_count for chunk in table["drifted"].chunks),
+        programs=programs.measured,
+        tasks=len(tasks),
+        failures=dict(zip(failed.tolist(), counts.tolist(), strict=True)),
+        best={level: best for level, (_, best) in complete_ends.items()},
+        first={level: first for level, (first, _) in complete_ends.items()},
+        last_row=last_row,
+        of=program_budget,
+        left_s=_left_s(programs.time_us, programs_left),
+        lost=lost,
+        readings=readings,
+        of_readings=reading_budget,
+        boards=boards_of(table),
+        drifted=sum(chunk.true_count for chunk in table["drifted"].chunks),
     )
 
 
-def _programs_left(of: int | None, of_readings: int | None, programs: int, readings: int) -> float:
-    """Remaining programs of the budget; for a budget of readings, at the present readings per program."""
-    if of is not None:
-        return of - programs
-    return 0.0 if of_readings is None or not readings else (of_readings - readings) * programs / readings
+def _programs_left(program_budget: int | None, reading_budget: int | None, programs: int, readings: int) -> float:
+    """Remaining programs of the budget; for a budget of readings, at the present readings per program.  programs, readings: so far."""
+    if program_budget is not None:
+        return program_budget - programs
+    if reading_budget is None or not readings:
+        return 0.0
+    return (reading_budget - readings) * programs / readings
 
 
 def _programs(table: pa.Table) -> _Programs:
     """Rows of successful programs."""
-    chosen = (_names(table["kind"]) == "program") & (_names(table["status"]) == "ok")
+    successful = (_names(table["kind"]) == "program") & (_names(table["status"]) == "ok")
     seq = _numbers(table["seq"])
-    order = np.flatnonzero(chosen)[np.argsort(seq[chosen], kind="stable")]
+    order = np.flatnonzero(successful)[np.argsort(seq[successful], kind="stable")]
     columns = (seq, _numbers(table["cycles"]), _numbers(table["time"]))
     return _Programs(_names(table["run"])[order], _names(table["level"])[order], *(column[order] for column in columns))
 
@@ -162,29 +178,33 @@ def _pairs(run: NDArray[np.str_], seq: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.asarray(first, np.intp)
 
 
-def _first_and_best(programs: _Programs, served: dict[str, int]) -> tuple[int, int] | None:
-    """Cycles of the first and of the best model at a level: sums over its subgraphs, each `served` times.
+def _first_and_best(programs: _Programs, copies: dict[str, int]) -> tuple[int, int] | None:
+    """Cycles of the first and of the best model at a level: sums over its subgraphs.  copies: see `subgraph_copies`.
 
     None if a subgraph has no program.
     """
-    by_subgraph = [(programs.cycles[programs.run == name], times) for name, times in served.items()] or [(programs.cycles, 1)]
-    if any(not len(cycles) for cycles, _ in by_subgraph):
+    by_search = [(programs.cycles[programs.run == name], count) for name, count in copies.items()] or [(programs.cycles, 1)]
+    if any(not len(cycles) for cycles, _ in by_search):
         return None
-    return sum(int(cycles[0]) * times for cycles, times in by_subgraph), sum(int(cycles.min()) * times for cycles, times in by_subgraph)
+    first = sum(int(cycles[0]) * count for cycles, count in by_search)
+    best = sum(int(cycles.min()) * count for cycles, count in by_search)
+    return first, best
 
 
-def _left_s(time_us: NDArray[np.int64], remaining: float) -> float | None:
-    if remaining <= 0:
+def _left_s(time_us: NDArray[np.int64], programs_left: float) -> float | None:
+    """Seconds for the remaining programs, at the pace of the last ones; None if unknown.  time_us: times of all programs."""
+    if programs_left <= 0:
         return None
-    last = np.unique(time_us)[-_PACE:]
-    return remaining * float(last[-1] - last[0]) * 1e-6 / (len(last) - 1) if len(last) > 1 else None
+    last_us = np.unique(time_us)[-_PACE:]
+    return programs_left * float(last_us[-1] - last_us[0]) * 1e-6 / (len(last_us) - 1) if len(last_us) > 1 else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of two runs after the same number of measured programs.  cycles: level -> best of either; ratio: second / first.
+    """Comparison of two runs, first the base, then the newer one, after the same number of measured programs.
 
-    lost: missing rows of either log; the real best may be among them.
+    candidates: this number.  cycles: level -> best cycles of either run.
+    lost: number of missing rows of either log; the real best may be among them.
     """
 
     candidates: int
@@ -192,8 +212,9 @@ class Comparison:
     lost: tuple[int, int] = (0, 0)
 
     def ratio(self, level: str) -> float:
-        first, second = self.cycles[level]
-        return second / first
+        """Cycles of the newer run / cycles of the base."""
+        base, newer = self.cycles[level]
+        return newer / base
 
 
 def compare_runs(base: RunEntry, newer: RunEntry, force: bool = False) -> Comparison:
@@ -201,31 +222,39 @@ def compare_runs(base: RunEntry, newer: RunEntry, force: bool = False) -> Compar
 
     Raises `BadInputError` for different models, machines, simulators or boards (unless `force`), or without a common level.
     """
+    # identities and levels
     for key, label in _SAME:
-        if base.identity.get(key) != newer.identity.get(key) and not force:
-            theirs, ours = newer.identity.get(key), base.identity.get(key)
-            raise BadInputError(f"{newer.path}: {label} {theirs!r}, {base.path} has {ours!r}; cycles do not compare (--force to see them)")
+        base_value, newer_value = base.identity.get(key), newer.identity.get(key)
+        if base_value != newer_value and not force:
+            raise BadInputError(
+                f"{newer.path}: {label} {newer_value!r}, {base.path} has {base_value!r}; cycles do not compare (--force to see them)"
+            )
     levels = [level for level in base.levels if level in newer.levels]
     if not levels:
         raise BadInputError(f"{newer.path}: levels {', '.join(newer.levels)}; {base.path} has {', '.join(base.levels)}")
-    read = [read_table(run.path, "log", (*_COLUMNS, "board", "firmware")) for run in (base, newer)]
-    ours, theirs = (", ".join(boards_of(rows.table)) or "none that has a name" for rows in read)
-    if ours != theirs and not force:
-        raise BadInputError(f"{newer.path}: measured by board {theirs}, {base.path} by {ours}; cycles do not compare (--force to see them)")
-    logs, lost = [_programs(rows.table) for rows in read], (read[0].lost, read[1].lost)
-    served = [list((subgraph_copies(run.path) or {run.identity["run"]: 1}).items()) for run in (base, newer)]
-    if [count for _, count in served[0]] != [count for _, count in served[1]]:
+    # logs, boards and subgraphs
+    runs = (base, newer)
+    logs = [read_table(run.path, "log", (*_COLUMNS, "board", "firmware")) for run in runs]
+    base_boards, newer_boards = (", ".join(boards_of(log.table)) or "none that has a name" for log in logs)
+    if base_boards != newer_boards and not force:
+        raise BadInputError(
+            f"{newer.path}: measured by board {newer_boards}, {base.path} by {base_boards}; cycles do not compare (--force to see them)"
+        )
+    programs, lost = [_programs(log.table) for log in logs], (logs[0].lost, logs[1].lost)
+    copies = [subgraph_copies(run.path) or {run.identity["run"]: 1} for run in runs]
+    if list(copies[0].values()) != list(copies[1].values()):
         raise BadInputError(f"{newer.path}: its model runs in other pieces than that of {base.path}; cycles do not compare")
+    # the best of each search among as many programs; a model's best is their sum
     total, cycles = 0, {level: [0, 0] for level in levels}
-    for pair in zip(*served, strict=True):  # a model's best is the sum of its subgraphs' bests
-        subgraph_logs = [log.of(log.run == name) for log, (name, _) in zip(logs, pair, strict=True)]
-        count = min(log.measured for log in subgraph_logs)
-        if not count:
+    for base_search, newer_search, count in zip(*copies, copies[0].values(), strict=True):
+        searches = [rows.select(rows.run == name) for rows, name in zip(programs, (base_search, newer_search), strict=True)]
+        equal_programs = min(rows.measured for rows in searches)
+        if not equal_programs:
             why = f"has none in its log any more, of which {sum(lost)} rows were lost" if sum(lost) else "has measured no program yet"
             raise BadInputError(f"{base.path}, {newer.path}: one of them {why}")
-        total += count
-        for i, (log, (_, times)) in enumerate(zip(subgraph_logs, pair, strict=True)):
-            until = np.unique(log.seq)[count - 1]
+        total += equal_programs
+        for i, rows in enumerate(searches):
+            last_seq = np.unique(rows.seq)[equal_programs - 1]
             for level in levels:
-                cycles[level][i] += times * int(log.cycles[(log.seq <= until) & (log.level == level)].min())
-    return Comparison(total, {level: (first, second) for level, (first, second) in cycles.items()}, lost)
+                cycles[level][i] += count * int(rows.cycles[(rows.seq <= last_seq) & (rows.level == level)].min())
+    return Comparison(total, {level: (base_best, newer_best) for level, (base_best, newer_best) in cycles.items()}, lost)

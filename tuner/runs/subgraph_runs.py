@@ -35,7 +35,7 @@ def _searches(folder: AnyPath) -> dict[str, list[str]]:
         raise BadInputError(f"{path}: not a list of searches") from None
 
 
-def best_model_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
+def best_model_so_far(programs: pd.DataFrame, copies: dict[str, int]) -> pd.DataFrame:
     """Rows of one level's programs, in measured order, with `cycles` of the best model so far.
 
     Cycles of a model in several subgraphs are the sum over them; before a subgraph's first program, that first one counts.
@@ -43,11 +43,11 @@ def best_model_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.Data
     """
     import pandas as pd
 
-    if not served:
+    if not copies:
         return programs.assign(cycles=programs["cycles"].cummin())
     runs = programs["run"].astype("str")
     total = pd.Series(0, index=programs.index, dtype="int64")
-    for run, count in served.items():
+    for run, count in copies.items():
         cycles = programs["cycles"].where(runs == run)
         if cycles.isna().all():
             return programs.iloc[:0]

@@ -21,8 +21,8 @@ INDEX_MARK = PartMark("index", 0)  # mark in the table's file, as in a part of a
 class SweepProgress:
     """Progress of a sweep.  runs: number of cells by state of the table (done, unconfirmed, failed, waiting).
 
-    begun: running ones, or unfinished ones if it is unknown whether they run.
-    left_s: time until all runs are done with as many at once as now; None if unknown, or if the sweep does not run.
+    begun: started runs, which the table still calls waiting: running ones, or unfinished ones if it is unknown whether they run.
+    left_s: seconds until all runs are done with as many at once as now; None if unknown, or if the sweep does not run.
     """
 
     state: State
@@ -56,19 +56,24 @@ def read_sweep_progress(path: AnyPath) -> SweepProgress:
     """Progress of a sweep.  Raises `BadInputError` for a missing or unreadable table."""
     index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
     counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
-    waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
-    runs = [run for run in map(open_run, waiting) if run.state in ("running", "unfinished")]
-    begun = tuple((run, read_progress(run)) for run in runs)
+    # the table has a run as waiting until it ends; a started one has a folder
+    folders = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
+    started_runs = [run for run in map(open_run, folders) if run.state in ("running", "unfinished")]
+    started = tuple((run, read_progress(run)) for run in started_runs)
     ended = index["state"].isin(ENDED)
     state = state_of(path, bool(ended.all()))
-    left_s = _left_s(counts["waiting"], index.loc[ended, "wall_s"].tolist(), [now for _, now in begun])
-    return SweepProgress(state, counts, begun, left_s if state == "running" else None)
+    left_s = _left_s(counts["waiting"], index.loc[ended, "wall_s"].tolist(), [progress for _, progress in started])
+    return SweepProgress(state, counts, started, left_s if state == "running" else None)
 
 
-def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[RunProgress]) -> float | None:
-    """Remaining time: a run takes the mean of the finished ones, else the projected time of the running ones."""
-    each_s = took_s or [now.left_s / (1 - now.share) for now in begun if now.left_s is not None]
-    if not each_s or not begun:
+def _left_s(unended: int, ended_s: Sequence[float], started: Sequence[RunProgress]) -> float | None:
+    """Remaining seconds: a run takes the mean of the ended ones, else the projected time of the started ones.
+
+    unended: number of runs that have not ended, started ones included.  ended_s: seconds of the ended runs.
+    """
+    run_s = ended_s or [progress.left_s / (1 - progress.share) for progress in started if progress.left_s is not None]
+    if not run_s or not started:
         return None
-    mean_s = sum(each_s) / len(each_s)
-    return mean_s * (waiting - sum(now.share for now in begun)) / len(begun)
+    mean_s = sum(run_s) / len(run_s)
+    runs_left = unended - sum(progress.share for progress in started)
+    return mean_s * runs_left / len(started)

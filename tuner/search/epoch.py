@@ -26,18 +26,22 @@ from tuner.search.limits import SearchLimits
 from tuner.search.overlap_saving import border_of
 from tuner.search.validate import check_requests
 
-FIRST, BEGINNING, EVOLVING = 0, 1, 2  # numbers of the first epochs; from EVOLVING on a job does not wait for the epoch before
+# numbers of epochs, as in the table above
+FIRST = 0  # initial programs, in one shard
+BEGINNING = 1  # first step of the strategy
+EVOLVING = 2  # this epoch and all later ones: a job does not wait for the epoch before
 
 
-def run_shard(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge, collector: Collector) -> bool:
-    """Run a shard of an epoch; returns whether it finished, False for an exhausted budget.  knowledge, collector: listen to the session.
+def run_shard(requests_of_shard: Asking[None], measurer: MeasureBudget, knowledge: Knowledge, collector: Collector) -> bool:
+    """Run a shard of an epoch; returns whether it finished, False for an exhausted budget.
 
-    Raises `TilefarmError` for invalid requests.
+    requests_of_shard: generator of its rounds.  measurer: measures a round within the budget.  knowledge, collector: they have to be among
+    its listeners.  Raises `TilefarmError` for invalid requests.
     """
 
-    def measured(requests: Sequence[Request]) -> Sequence[Measurement]:
+    def measure_round(requests: Sequence[Request]) -> Sequence[Measurement]:
         check_requests(knowledge.structures.target_graph, requests)
-        measurements = session(requests)
+        measurements = measurer(requests)
         border = border_of(knowledge.table, requests, measurements)
         if border is not None:
             collector.border = border
@@ -45,33 +49,40 @@ def run_shard(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge
         return measurements
 
     try:
-        run_to_end(asking, measured)
+        run_to_end(requests_of_shard, measure_round)
     except BudgetExhausted:
         return False
     return True
 
 
-def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
+def first_programs(limits: SearchLimits, collector: Collector, initial: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
     """First epoch: a program of single operators for each of the machine's grants.
 
-    begun: initial program of the run -> origin, measured next; programs that need disabled options are left to the strategy.
+    initial: initial program of the run -> origin, measured next, with fields that are switched off at their only value.
     Raises `InfeasibleError` if even single operators do not fit.
     """
-    machine, genomes = rules.target_graph.machine, dict[Genome, str]()
-    for level in {granted: level for level, granted in zip(reversed(rules.levels), reversed(rules.granted), strict=True)}.values():
-        genome = single_operators_at(rules.target_graph, level)
+    machine = limits.target_graph.machine
+    # for each grant, the program of the first of the levels that have it
+    first_levels = {grant: level for level, grant in zip(reversed(limits.levels), reversed(limits.granted), strict=True)}
+    genome_levels = dict[Genome, str]()
+    for level in first_levels.values():
+        genome = single_operators_at(limits.target_graph, level)
         if isinstance(genome, Infeasible):
-            raise InfeasibleError(f"{machine.name}: {f'no plan fits level {level}: ' if rules.less else ''}{genome}")
-        genomes.setdefault(rules.all_permitted(genome), level)
-    for genome, measurement in zip(genomes, (yield [Request("program", genome, proposal=BASELINE) for genome in genomes]), strict=True):
-        cycles, level = measurement.cycles, genomes[genome]
+            where = f"no plan fits level {level}: " if limits.less else ""
+            raise InfeasibleError(f"{machine.name}: {where}{genome}")
+        genome_levels.setdefault(limits.all_permitted(genome), level)
+    measurements = yield [Request("program", genome, proposal=BASELINE) for genome in genome_levels]
+    for level, measurement in zip(genome_levels.values(), measurements, strict=True):
+        cycles = measurement.cycles
         if measurement.status == "infeasible":
             raise InfeasibleError(f"{machine.name}: layer by layer: {measurement.error}")
-        if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
+        if cycles is not None and cycles[limits.levels.index(level)] >= NEVER:
             raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
-    initial = dict[Genome, Proposal]()
-    for genome, origin in begun.items():
-        if (allowed := rules.all_permitted(genome)) not in genomes:
-            initial.setdefault(allowed, Proposal(origin))
-    if initial and collector.individuals:  # no more requests to a board that never answers
-        yield [Request("program", genome, proposal=origin) for genome, origin in initial.items()]
+    # initial programs of the run
+    proposals = dict[Genome, Proposal]()
+    for genome, origin in initial.items():
+        permitted = limits.all_permitted(genome)
+        if permitted not in genome_levels:
+            proposals.setdefault(permitted, Proposal(origin))
+    if proposals and collector.individuals:  # if no program ran so far, the board does not answer
+        yield [Request("program", genome, proposal=proposal) for genome, proposal in proposals.items()]

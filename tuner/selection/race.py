@@ -123,8 +123,8 @@ def score(differences: NDArray[np.float64]) -> float:
     if not count:
         return 0.0
     ascending = np.sort(differences)
-    above, at_least = (count - np.searchsorted(ascending, -ascending, side).astype(np.int64) for side in ("right", "left"))
-    pairs = (above + at_least).sum() / 2  # ordered pairs
+    more, at_least = (count - np.searchsorted(ascending, -ascending, side).astype(np.int64) for side in ("right", "left"))
+    pairs = (more + at_least).sum() / 2  # ordered pairs
     single = (ascending > 0).sum() + (ascending == 0).sum() / 2
     return float(((pairs + single) / 2 - count * (count + 1) / 4) / np.sqrt(count * (count + 1) * (2 * count + 1) / 24))
 

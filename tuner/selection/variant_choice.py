@@ -109,18 +109,18 @@ def unjudged_reason(runner: str, target: str) -> str | None:
 
 def _verdict(subject: str, levels: tuple[str, ...], cycles: Floats, robust: int, serves: Serves, displaced: bool) -> tuple[bool, str]:
     """Sentence on whether variants pay.  subject: the model.  serves: shipped programs.  displaced: whether some were replaced."""
-    over = losses(cycles)[robust] - 1
+    loss = losses(cycles)[robust] - 1
     gain = losses(cycles)[robust] / served_loss(cycles, serves) - 1
-    gain_level, loss_level = int(np.nanargmax(gain)), int(np.nanargmax(over))
+    gain_level, loss_level = int(np.nanargmax(gain)), int(np.nanargmax(loss))
     if gain[gain_level] >= PAYS:
         two = float(np.nanmax(served_loss(cycles, best_variants(cycles, 2)))) - 1
         why = (
             f"one program for all levels takes up to {gain[gain_level]:.1%} longer (at {levels[gain_level]}), the best two up to {two:.1%}"
         )
         return True, f"Variants pay for {subject}: {why}."
-    why = f"one program for all levels takes at most {over[loss_level]:.1%} longer (at {levels[loss_level]})"
-    if not over[loss_level]:
+    why = f"one program for all levels takes at most {loss[loss_level]:.1%} longer (at {levels[loss_level]})"
+    if not loss[loss_level]:
         why = "one program is the fastest at every level"
-    elif over[loss_level] >= PAYS and displaced:
+    elif loss[loss_level] >= PAYS and displaced:
         why += ", and the variant that is faster there is not so out of sample"
     return False, f"Variants do not pay for {subject}: {why}."

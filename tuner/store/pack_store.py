@@ -5,7 +5,7 @@
     STORE/<machine>-<conditions>/<digest>.dropped    marks a wrong pack, found by a second measurement: it is not read any more
 
 A pack appears complete under its name and never changes; its name is a digest of its bytes.  So writers need no lock, a killed writer
-leaves at most a hidden file, and incomplete or changed files have a wrong name.  Only `Collected`, `tilefarm store gc`, deletes.
+leaves at most a hidden file, and incomplete or changed files have a wrong name.  Only `collect`, the command `tilefarm store gc`, deletes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ State = Literal["used", "champions", "dropped", "damaged", "half written", "othe
 
 
 class Entry(NamedTuple):
-    """File of a store.  tasks: number of tasks, of a readable pack.  why: damage; for champions, their owner."""
+    """File of a store.  name: path below it.  tasks: number of tasks, of a readable pack.  why: damage; for champions, their owner."""
 
     name: str
     state: State
@@ -47,7 +47,11 @@ class Entry(NamedTuple):
 
 
 class KnownTasks(NamedTuple):
-    """Stored results of the tasks that a search can meet: columns of `STORED`, and their `keys`.  damaged: packs that were left out."""
+    """Stored results of the tasks that a search can meet.
+
+    packed: columns of `STORED`.  keys: `packs.keys` of the tasks.  packs: number of packs that were read.  damaged: a line for each pack
+    that was left out.
+    """
 
     packed: bytes
     keys: frozenset[bytes]
@@ -56,9 +60,10 @@ class KnownTasks(NamedTuple):
 
 
 def whose_line(whose: Mapping[str, str]) -> str:
-    """Line about the owner of a pack."""
+    """Line about the owner of a pack.  whose: keys `run`, `model` and `tag` of the owner (`Pack.whose`)."""
     model, tag = whose.get("model"), whose.get("tag")
-    return f"run {whose.get('run', '?')}{f' of {model}' if model else ''}{f' ({tag})' if tag else ''}"
+    of_model, with_tag = f" of {model}" if model else "", f" ({tag})" if tag else ""
+    return f"run {whose.get('run', '?')}{of_model}{with_tag}"
 
 
 class PackStore:
@@ -78,7 +83,8 @@ class PackStore:
     def find_tasks(self, scopes: NDArray[np.uint64]) -> KnownTasks:
         """Results of tasks in these scopes.  Tasks on which packs disagree are left out: without differing boards, one of the packs is
         wrong."""
-        parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
+        # results of these scopes in every readable pack
+        pack_results, counts, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
             if name + DROPPED in self._names:
                 continue
@@ -87,20 +93,23 @@ class PackStore:
             except PackError as error:
                 damaged.append(f"{self.folder / name}{SUFFIX}: {error}")
                 continue
-            parts.append(pack.measured.of(np.isin(pack.measured.scopes, scopes)))
-            numbers.append(len(parts[-1].tasks))
+            in_scopes = pack.measured.of(np.isin(pack.measured.scopes, scopes))
+            pack_results.append(in_scopes)
+            counts.append(len(in_scopes.tasks))
             names.append(name)
             self.whose[name] = whose_line(pack.whose)
-        if not sum(numbers):
+        if not sum(counts):
             return KnownTasks(b"", frozenset(), len(names), tuple(damaged))
-        measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
-        order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
-        agreed = order[_usable_results(measured.of(order))]
-        measured, of_pack = measured.of(agreed), of_pack[agreed]
+        # equal tasks side by side, ascending, of which the usable ones stay
+        measured = Measured.joined(pack_results)
+        pack_numbers = np.repeat(np.arange(len(pack_results)), counts)
+        order = np.lexsort((pack_numbers, measured.tasks[:, 1], measured.tasks[:, 0]))
+        usable = order[_usable_results(measured.of(order))]
+        measured, pack_numbers = measured.of(usable), pack_numbers[usable]
         columns = {
             "task": measured.tasks,
             "values": measured.values,
-            "pack": of_pack.astype(np.int32),
+            "pack": pack_numbers.astype(np.int32),
             **{name: pa.array(measured.boards[:, index], pa.string()) for index, name in enumerate(BOARD)},
             "packs": names,
         }
@@ -170,46 +179,51 @@ def collect(root: AnyPath, now_us: int, say: Callable[[str], None]) -> int:
     Incomplete files are deleted after a day, because a run may still write them.  say: prints a line for each deleted file.
     Raises `BadInputError`.
     """
-    freed, small = 0, dict[str, list[Entry]]()
+    freed_bytes, small_packs = 0, dict[str, list[Entry]]()
     try:
         files = list(entries(root))
-        stale = {entry.name.partition("/")[0] for entry in files if entry.state == "other simulator"}
+        stale_folders = {entry.name.partition("/")[0] for entry in files if entry.state == "other simulator"}
         for entry in files:
             folder, _, name = entry.name.partition("/")
             path = root / folder / name
-            if entry.state == "champions" and folder not in stale:
+            # files that stay
+            if entry.state == "champions" and folder not in stale_folders:
                 continue
             if entry.state == "used":
                 if entry.size_bytes < PACK_BYTES:
-                    small.setdefault(folder, []).append(entry)
+                    small_packs.setdefault(folder, []).append(entry)
                 continue
             if entry.state == "half written" and now_us * 1000 - path.version()[0] < _DAY_NS:
                 continue
+            # files that go, with the mark of a dropped pack
             path.remove()
             (root / folder / (name.removesuffix(SUFFIX) + DROPPED)).remove()
-            freed += entry.size_bytes
-            say(f"{entry.name}: {entry.state}{': ' + entry.why if entry.why else ''}: deleted")
-        for folder, packs in small.items():
-            freed += _join(root / folder, packs, say)
+            freed_bytes += entry.size_bytes
+            reason = f": {entry.why}" if entry.why else ""
+            say(f"{entry.name}: {entry.state}{reason}: deleted")
+        for folder, packs in small_packs.items():
+            freed_bytes += _join(root / folder, packs, say)
     except OSError as error:
         raise BadInputError(f"{root}: cannot be written: {_line(error)}") from None
-    return freed
+    return freed_bytes
 
 
 _DAY_NS = 24 * 3600 * 10**9
 
 
 def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> int:
-    """Join small packs of single runs into one, before they are deleted; of equal tasks the first is kept."""
+    """Join small packs of single runs into one, before they are deleted; of equal tasks the first is kept.  Returns the freed bytes."""
     if len(small) < 2:
         return 0
     packs = [entry.pack for entry in small if entry.pack is not None]
     measured = Measured.joined([pack.measured for pack in packs])
-    facts = zip(measured.scopes, keys(measured), measured.values, strict=True)
-    every = [scope.tobytes() + key + values.tobytes() for scope, key, values in facts]
-    first = dict(zip(reversed(every), range(len(every) - 1, -1, -1), strict=True))
+    rows = zip(measured.scopes, keys(measured), measured.values, strict=True)
+    row_bytes = [scope.tobytes() + key + values.tobytes() for scope, key, values in rows]
+    first_rows = dict[bytes, int]()  # a row's bytes -> number of the first such row
+    for number, content in enumerate(row_bytes):
+        first_rows.setdefault(content, number)
     runs = " ".join(dict.fromkeys(run for pack in packs for run in pack.whose.get("run", "").split()))
-    data = encoded_pack(packs[0].conditions, {"run": runs}, measured.of(np.array(sorted(first.values()))))
+    data = encoded_pack(packs[0].conditions, {"run": runs}, measured.of(np.array(list(first_rows.values()))))
     put_atomically(folder / f"{pack_name(data)}{SUFFIX}", [data])
     for entry in small:
         if (name := entry.name.partition("/")[2]) != f"{pack_name(data)}{SUFFIX}":
@@ -219,16 +233,19 @@ def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> in
 
 
 def _usable_results(measured: Measured) -> NDArray[np.bool_]:
-    """Mask of usable results, with equal tasks adjacent: the first of equal tasks, unless results differ without a board."""
+    """Mask of usable results.  measured: equal tasks adjacent.
+
+    Simulated results of a task (no board): the first one if all are equal, else none, because a pack is wrong.  Results of boards: all.
+    """
     if not len(measured.tasks):
         return np.zeros(0, np.bool_)
     same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
     differs = np.concatenate([[False], np.any(measured.values[1:] != measured.values[:-1], axis=(1, 2))])
     exact = np.array([board is None for board in measured.boards[:, 0]])
-    group = np.cumsum(~same) - 1
-    wrong = np.bincount(group, same & differs & exact) > 0
-    agreed: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
-    return agreed
+    group = np.cumsum(~same) - 1  # number of the row's task
+    wrong_groups = np.bincount(group, same & differs & exact) > 0
+    usable: NDArray[np.bool_] = ~wrong_groups[group] & (~same | ~exact)
+    return usable
 
 
 def _line(error: Exception) -> str:

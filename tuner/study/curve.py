@@ -41,9 +41,9 @@ def rungs_of(counts: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(max(1, len(counts) - RUNGS), len(counts) + 1))
 
 
-def levels_curve(log: pd.DataFrame, served: dict[str, int], untuned: Mapping[str, int], counts: Sequence[int]) -> dict[str, list[float]]:
-    """Curve by level: level -> value at every count.  log, served: see `best_after`.  untuned: level -> cycles."""
-    best = best_after(log, served, tuple(untuned), counts)
+def levels_curve(log: pd.DataFrame, copies: dict[str, int], untuned: Mapping[str, int], counts: Sequence[int]) -> dict[str, list[float]]:
+    """Curve by level: level -> value at every count.  log, copies: see `best_after`.  untuned: level -> cycles."""
+    best = best_after(log, copies, tuple(untuned), counts)
     values = np.log(best) - np.log(np.array(list(untuned.values()), np.float64))[:, None]
     return {level: np.where(np.isnan(row), 0.0, row).tolist() for level, row in zip(untuned, values, strict=True)}
 

@@ -66,7 +66,7 @@ def run_cell(
     """Run one search on the serial backend up to the last of the counts, resumed from its folder."""
     from tuner.driver import searched
 
-    begun = time.process_time()
+    start_s = time.process_time()
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     settings, out = place / "config.yaml", LocalPath(place / "run")
@@ -77,15 +77,15 @@ def run_cell(
     )  # fmt: skip
     with searched(request) as spent:
         opened = spent.opened
-    log, served = read_log(out, COLUMNS), subgraph_copies(out)
-    return CellCurve(levels_curve(log, served, _untuned(opened, config, log, served), counts), time.process_time() - begun)
+    log, copies = read_log(out, COLUMNS), subgraph_copies(out)
+    return CellCurve(levels_curve(log, copies, _untuned(opened, config, log, copies), counts), time.process_time() - start_s)
 
 
-def _untuned(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, served: Mapping[str, int]) -> dict[str, int]:
+def _untuned(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, copies: Mapping[str, int]) -> dict[str, int]:
     """Cycles of the default plan by level: by the simulator; with another clock, of the first program of the log."""
     if config.runner.name == BUILT_IN and config.target.name == NPU:
         plans = default_by_level(opened)
         return {level: measured.timings[level].cycles for level, measured in measure(opened, plans).items()}
     first = log[log["seq"] == 0]
-    cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: served.get(run, 1))
+    cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: copies.get(run, 1))
     return {str(level): int(total) for level, total in cycles.groupby(first["level"].astype("str"), sort=False).sum().items()}

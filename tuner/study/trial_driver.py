@@ -290,8 +290,8 @@ def _write_summary(folder: LocalPath, spec: StudySpec, run: str, records: Sequen
     }
     if best is not None:
         text = spec.config.replaced(best.params).to_yaml()
-        over = ", ".join(spec.config.study.parameters)  # the file tells its origin
-        head = f"# best of {len(records)} trials over {over}: {_gain(best.value)}\n"
+        parameters = ", ".join(spec.config.study.parameters)  # the file tells its origin
+        head = f"# best of {len(records)} trials over {parameters}: {_gain(best.value)}\n"
         atomic_write(folder / "best.yaml", [(head + text).encode()])
     write_json(folder / SUMMARY, summary)
     return summary

@@ -202,7 +202,7 @@ def round_tensors(
 
 def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
     """Nodes that compute `name` from `raw`: a multiple of it, rounded to float16 less some bits."""
-    times, product, over, coarse, half, widened = (
+    times, product, excess, coarse, half, widened = (
         f"{_OURS}{step}.{name}" for step in ("times", "product", "over", "coarse", "half", "again")
     )
     nodes = [helper.make_node("Mul", [raw, _SCALE], [times])]
@@ -211,8 +211,8 @@ def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
         nodes += [
             helper.make_node("Constant", [], [f"{product}.factor"], value=factor),
             helper.make_node("Mul", [times, f"{product}.factor"], [product]),
-            helper.make_node("Sub", [product, times], [over]),
-            helper.make_node("Sub", [product, over], [coarse]),
+            helper.make_node("Sub", [product, times], [excess]),
+            helper.make_node("Sub", [product, excess], [coarse]),
         ]
     return [
         *nodes,

@@ -15,7 +15,7 @@ from tests.messages import naming
 from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine
-from tuner.calibrate.keys import split_path, value_of, with_values
+from tuner.calibrate.keys import split_key, value_of, with_values
 from tuner.calibrate.probes import predict_cycles
 from tuner.calibrate.probes_flags import queue_program
 from tuner.calibrate.queue import QUEUE
@@ -110,7 +110,7 @@ def test_a_machine_without_buffers_is_refused(name: str) -> None:
 
 def test_keys_and_their_values() -> None:
     machine = load_machine("tiny:contention.half.5=0.5")
-    assert split_path("contention.half.5.share") == ("contention", "half.5", "share")
+    assert split_key("contention.half.5.share") == ("contention", "half.5", "share")
     changed = with_values(
         machine, {"contention.half.5.share": 0.25, "paths.L1->L0A.startup_cycles": 9, "matrix.cycles_per_fractal.float32": 5}
     )

@@ -11,12 +11,15 @@ from onnx import ModelProto, TensorProto
 
 from tuner.zoo.builders.net import Net, Tensor
 
+_PATCH = 16  # pixels per side of a patch of ViT
+
 
 def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12, class_token: int = 1, classes: int = 1000) -> ModelProto:
     """Build the network.  size: pixels per side of the image, a multiple of 16.  class_token: 0: the mean over the patches instead."""
     net = Net("vit_b16")
-    patches = net.conv(net.input("image", (1, 3, size, size)), width, 16, 16, 0, bias=True)
-    tokens = (size // 16) ** 2
+    # patches to tokens, with a learnt position each
+    patches = net.conv(net.input("image", (1, 3, size, size)), width, _PATCH, _PATCH, 0, bias=True)
+    tokens = (size // _PATCH) ** 2
     x = net.transpose(net.reshape(patches, 1, width, tokens), 0, 2, 1)
     if class_token:
         x = net.concat(Tensor(net.weight(1, 1, width), (1, 1, width)), x)
@@ -25,6 +28,7 @@ def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12
     for _ in range(layers):
         x = net.add(x, attention(net, layer_norm(net, x, 1e-6), heads, None))
         x = net.add(x, mlp(net, layer_norm(net, x, 1e-6)))
+    # classifier of the first token, or of the mean
     x = layer_norm(net, x, 1e-6)
     if class_token:
         index = net.integers((0,))
@@ -45,34 +49,42 @@ def bert_base(
     mask = None
     if lookup:
         ids = net.input("input_ids", (1, tokens), TensorProto.INT64)
-        given = net.input("attention_mask", (1, tokens))
+        attention_mask = net.input("attention_mask", (1, tokens))  # 1: a token; 0: padding
         x = net.node("Gather", [net.weight(vocabulary, width), ids.name], (1, tokens, width), axis=0)
-        hidden = net.node("Sub", [net.number(1.0), given.name], (1, tokens))
-        row = net.node("Unsqueeze", [hidden.name, net.integers((1, 2))], (1, 1, 1, tokens))
-        mask = net.mul(row, net.number(-10000.0))
+        # added to scores: 0 for a token, -10000 for padding
+        inverted_mask = net.node("Sub", [net.number(1.0), attention_mask.name], (1, tokens))
+        inverted_row = net.node("Unsqueeze", [inverted_mask.name, net.integers((1, 2))], (1, 1, 1, tokens))
+        mask = net.mul(inverted_row, net.number(-10000.0))
     else:
         x = net.input("embeddings", (1, tokens, width))
     x = layer_norm(net, net.add(x, Tensor(net.weight(1, tokens, width), x.shape)), 1e-12)
     for _ in range(layers):
         x = layer_norm(net, net.add(attention(net, x, heads, mask), x), 1e-12)
         x = layer_norm(net, net.add(mlp(net, x), x), 1e-12)
-    first = net.node("Slice", [x.name, net.integers((0,)), net.integers((1,)), net.integers((1,))], (1, 1, width))
-    pooler = [net.reshape(first, 1, width).name, net.weight(width, width), net.weight(width)]
-    pooled = net.node("Gemm", pooler, (1, width), transB=1)
+    # pooler: a linear layer on the first token, and tanh
+    first_token = net.node("Slice", [x.name, net.integers((0,)), net.integers((1,)), net.integers((1,))], (1, 1, width))
+    operands = [net.reshape(first_token, 1, width).name, net.weight(width, width), net.weight(width)]
+    pooled = net.node("Gemm", operands, (1, width), transB=1)
     return net.model(x, net.node("Tanh", [pooled.name], (1, width)))
 
 
 def layer_norm(net: Net, tensor: Tensor, epsilon: float) -> Tensor:
+    """Add a layer normalisation over the last axis.  tensor: [.., width]."""
     width = tensor.shape[-1]
     return net.node("LayerNormalization", [tensor.name, net.weight(width), net.weight(width)], tensor.shape, axis=-1, epsilon=epsilon)
 
 
 def _linear(net: Net, tensor: Tensor, features: int) -> Tensor:
+    """Add a linear layer with bias: [.., width] to [.., features]."""
     y = net.node("MatMul", [tensor.name, net.weight(tensor.shape[-1], features)], (*tensor.shape[:-1], features))
     return net.node("Add", [net.weight(features), y.name], y.shape)
 
 
 def attention(net: Net, tensor: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    """Add self-attention with its linear layers: [n, tokens, width] to the same shape.
+
+    mask: added to the scores, [n, heads, tokens, tokens].
+    """
     n, tokens, width = tensor.shape
     size = width // heads
     query, key, value = (net.reshape(_linear(net, tensor, width), n, tokens, heads, size) for _ in range(3))
@@ -87,8 +99,9 @@ def attention(net: Net, tensor: Tensor, heads: int, mask: Tensor | None) -> Tens
 
 
 def mlp(net: Net, tensor: Tensor) -> Tensor:
+    """Add two linear layers with GELU between them, 4 times as wide: [.., width] to the same shape."""
     y = _linear(net, tensor, 4 * tensor.shape[-1])
     scaled = net.node("Div", [y.name, net.number(math.sqrt(2))], y.shape)
-    error = net.node("Erf", [scaled.name], y.shape)
-    gelu = net.mul(net.mul(y, net.node("Add", [error.name, net.number(1.0)], y.shape)), net.number(0.5))
+    erf = net.node("Erf", [scaled.name], y.shape)
+    gelu = net.mul(net.mul(y, net.node("Add", [erf.name, net.number(1.0)], y.shape)), net.number(0.5))
     return _linear(net, gelu, tensor.shape[-1])
