@@ -81,10 +81,10 @@ def check_plan(target_graph: TargetGraph, plan: Plan, where: str) -> TargetGraph
         ("machine", plan.machine, plan.machine if plan.machine in of_machine else target_graph.machine_digest),
         ("dtype", plan.dtype, target_graph.dtype.name),
     )
-    for kind, theirs, ours in made_for:
-        if theirs != ours:
+    for kind, plan_value, own_value in made_for:
+        if plan_value != own_value:
             shown = target_graph.machine.name if kind == "machine" else target_graph.graph.name if kind == "model" else ""
-            raise BadInputError(f"{where}: made for {kind} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
+            raise BadInputError(f"{where}: made for {kind} {plan_value}, this is {' '.join(filter(None, (shown, own_value)))}")
     permuted = permute_to(target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(permuted, Infeasible):
         raise BadInputError(f"{where}: {permuted}")
@@ -138,8 +138,10 @@ def measure_plans(
             fits = [fitting_level for fitting_level in levels if program.needs.fits(machine.granted(fitting_level))]
             by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
         if level not in by_digest[plan.digest].timings:
-            lacks = by_digest[plan.digest].program.needs.shortage(machine.granted(level))
-            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}; accepted: another plan for that level")
+            shortage = by_digest[plan.digest].program.needs.shortage(machine.granted(level))
+            raise InfeasibleError(
+                f"{where}: does not fit level {level} of {machine.name}: {shortage}; accepted: another plan for that level"
+            )
     return {level: by_digest[plans[level].digest] for level in levels}
 
 

@@ -60,11 +60,13 @@ class ModelSpec:
 
 @dataclass(frozen=True, eq=False)
 class LoweredModel:
-    """Lowered model: the model of one frame with its partition, and the target graph of each subgraph.  The model is hollow if it is one
-    subgraph.
+    """Lowered model: the model of one frame with its partition, and the target graph of each subgraph.
 
-    packed: target graphs and constants for all frames of a run.  written: partition with all frames of a run, as a compiled file has it.
-    name: name of the model in logs and summaries.  weights_beyond: weights out of the range of the data type.
+    name: name of the model in logs and summaries.
+    part: partition of one frame.  If it is one subgraph without host nodes, its model is hollow: its large weights are in `part.data`.
+    packed: per subgraph, target graph and constants for all frames of a run.
+    written: partition with all frames of a run, as it is written into the compiled file.
+    weights_beyond: weights out of the range of the data type.
     """
 
     name: str
@@ -96,7 +98,7 @@ class LoweredModel:
     def notes(self) -> tuple[str, ...]:
         """Changes of the model that its user should know, a line each."""
         properties = {item.key: item.value for item in self.model.metadata_props}
-        ports = (item for piece in self.part.pieces for item in (*piece.npu.graph.input, *piece.npu.graph.output))
+        ports = (item for subgraph in self.part.pieces for item in (*subgraph.npu.graph.input, *subgraph.npu.graph.output))
         double = any(item.type.tensor_type.elem_type == TensorProto.DOUBLE for item in ports)
         return (
             *([f"converted {properties[CONVERTED]}, inputs and outputs as well"] if CONVERTED in properties else []),
@@ -111,11 +113,11 @@ class LoweredModel:
     @property
     def names(self) -> tuple[str, ...]:
         """Name of each subgraph."""
-        return tuple(piece.name for piece in self.part.pieces)
+        return tuple(subgraph.name for subgraph in self.part.pieces)
 
     @property
     def compiler(self) -> Compiler:
-        """The compiler of a model in one piece.  Raises `UnsupportedError` for another."""
+        """The compiler of a model with one subgraph.  Raises `UnsupportedError` if it has several."""
         if len(self.compilers) > 1:
             raise UnsupportedError(f"{self.name}: runs in {len(self.compilers)} pieces, and a model in one is expected here")
         return self.compilers[0]
@@ -135,7 +137,7 @@ class LoweredModel:
 
     @property
     def digest(self) -> str:
-        """Digest of weights and shapes of the whole original model: its identity."""
+        """Identity of the whole model, whatever the machine: digest of its graphs (`Graph.digest`)."""
         return self.target_graphs[0].graph.digest
 
     @property
@@ -151,41 +153,50 @@ def lower_model(source: ModelSpec, given: bytes | ModelProto | None = None, name
     `BadInputError`, `UnsupportedError` (an `AllOnHostError` if no node can run on the NPU), and `InfeasibleError` if no subgraph fits.
     """
     check_machine(source.machine)
+    # load the model of one frame
     model_or_file = source.model if given is None else given
     model, data = load(model_or_file, source.shapes, random_weights=source.random_weights, where=str(source.model))
     check_frames(model, source.frames)
-    pack, lacks = _Packer(source), no_floats(source.machine, source.dtype)
-    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, lacks)
-    if lacks and not any(graph.types for graph in graphs):
-        raise UnsupportedError(f"{lacks}; `tilefarm quantize` makes an int8 model of a float one")
+    # divide it into host nodes and subgraphs, and make a graph of each subgraph
+    pack, floats_refused = _CachedPack(source), no_floats(source.machine, source.dtype)
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, floats_refused)
+    if floats_refused and not any(graph.types for graph in graphs):
+        raise UnsupportedError(f"{floats_refused}; `tilefarm quantize` makes an int8 model of a float one")
     packed = [pack(graph) for graph in graphs]
+    # of several subgraphs, move those that do not fit to the host; a single one stays, and compiling it raises the reason
     if len(packed) > 1:
-        misfits = {k: plan for k, (target_graph, _) in enumerate(packed) if (plan := _misfit(target_graph)) is not None}
-        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
-        if len(reasons) == len(packed):
+        candidates = ((k, _misfit(target_graph)) for k, (target_graph, _) in enumerate(packed))
+        misfits = {k: misfit for k, misfit in candidates if misfit is not None}
+        if len(misfits) == len(packed):
             raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
-        part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
-        graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
-    written, beyond = add_frames(part, source.frames), find_weights_out_of_range(part, graphs, source.dtype)
-    return LoweredModel(name or source.model.stem, source, part, tuple(packed), written, beyond)
+        if misfits:
+            part = part.without({k: f"does not fit {source.machine.name}: {misfit}" for k, misfit in misfits.items()})
+            packed = [packed_subgraph for k, packed_subgraph in enumerate(packed) if k not in misfits]
+            graphs = tuple(graph for k, graph in enumerate(graphs) if k not in misfits)
+    # add the other frames for the compiled file
+    written = add_frames(part, source.frames)
+    weights_beyond = find_weights_out_of_range(part, graphs, source.dtype)
+    return LoweredModel(name or source.model.stem, source, part, tuple(packed), written, weights_beyond)
 
 
-class _Packer:
-    """`pack_unit` of a graph of one frame; it remembers the last one: a model of integers is packed to see whether the machine can."""
+class _CachedPack:
+    """`pack_unit` of all frames of a graph, with a cache of the last result: `lower_partition` packs a graph of integers to see whether the
+    machine can run it."""
 
     def __init__(self, source: ModelSpec) -> None:
         self.source = source
         self._last: tuple[Graph, Packed] | None = None
 
     def __call__(self, graph: Graph) -> Packed:
+        """Target graph and constants.  graph: of one frame.  Raises as `pack_unit`."""
         if self._last is None or self._last[0] is not graph:
-            self._last = None
-            of = self.source
-            self._last = (graph, pack_unit(with_frames(graph, of.frames), of.machine, of.dtype))
+            self._last = None  # frees its memory
+            self._last = graph, pack_unit(with_frames(graph, self.source.frames), self.source.machine, self.source.dtype)
         return self._last[1]
 
 
 def _misfit(target_graph: TargetGraph) -> Infeasible | None:
     """Reason why not even single operators fit the resources of some level."""
     target_graphs = dict.fromkeys(at_level(target_graph, level) for level in target_graph.machine.contention)
-    return next((plan for plan in map(layer_by_layer, target_graphs) if isinstance(plan, Infeasible)), None)
+    plans = map(layer_by_layer, target_graphs)
+    return next((plan for plan in plans if isinstance(plan, Infeasible)), None)

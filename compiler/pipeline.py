@@ -285,9 +285,9 @@ class Compiler:
         """Parts, where their tensors fit the shared memory."""
         if isinstance(parts, Infeasible):
             return parts
-        need, have = places_of(parts).need, self.target_graph.machine.buffer_blocks(Memory.SHARED)
-        if need > have:
-            return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
+        need, capacity = places_of(parts).need, self.target_graph.machine.buffer_blocks(Memory.SHARED)
+        if need > capacity:
+            return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {capacity * BLOCK_BYTES:,}")
         return parts
 
     def _plan_shares(

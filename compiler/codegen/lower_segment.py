@@ -71,10 +71,10 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
     plan, core_iterations = segment.plan, share.iterations
     strip_iterations = target_graph.images * plan.blocks
     out = scratch[:CAPACITY] if scratch is not None else new_scratch()
-    begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
+    constants_loaded, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
         iterations = range(number * strip_iterations + core_iterations.start, number * strip_iterations + core_iterations.stop)
-        code = _strip_records(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
+        code = _strip_records(segment, strip, places, iterations, out[sum(map(len, codes)) :], constants_loaded, orders, number)
         if code is None:
             return Infeasible(segment_label(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
@@ -119,20 +119,21 @@ def _say_outlived(code: Code, first: int, stop: int) -> None:
 
 
 def _strip_records(
-    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_], orders: list[Ints | None],
-    number: int,
+    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, constants_loaded: NDArray[np.bool_],
+    orders: list[Ints | None], number: int,
 ) -> Code | None:  # fmt: skip
     """Records of a strip; None if `out` is too short for them.
 
-    begun: see `write_nodes`.  orders: node order of each strip.  Where the order of strip `number` is missing, it is computed and appended.
+    constants_loaded: see `write_nodes`.  orders: node order of each strip.  Where the order of strip `number` is missing, it is computed
+    and appended.
     """
     plan, (target_graph, blocks) = segment.plan, strip
     work = _work(target_graph, plan, blocks, places)
     order = orders[number] if number < len(orders) else None
     nodes = node_sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
-    before = begun.copy()
-    used = write_nodes(out, nodes, work, rows, begun)
+    before = constants_loaded.copy()
+    used = write_nodes(out, nodes, work, rows, constants_loaded)
     if used < 0:
         return None
     if number == len(orders):
@@ -149,11 +150,11 @@ def _work(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, places: 
 
 def _slid(
     target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, work: Work, slots: dict[int, int], iterations: range, out: Code,
-    rows: Ints, begun: NDArray[np.bool_],
+    rows: Ints, constants_loaded: NDArray[np.bool_],
 ) -> Ints:  # fmt: skip
     """Write the nodes again in the order of the sliding window, so that double buffers alternate in that order; returns it.
 
-    begun: state before the first writing, see `write_nodes`.
+    constants_loaded: state before the first writing, see `write_nodes`.
     """
     code = out[: rows[-1, 1]]
     cycles = node_cycles(rows, record_cycles(code, price(code, target_graph.machine), target_graph.machine), code[:, ENGINE])
@@ -164,7 +165,7 @@ def _slid(
     lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # fed pools run in the lane of their convolutions
     table = schedule_nodes(cycles, window_edges(target_graph, blocks, slots), lane_of, window, *loads)
     nodes: Ints = table.nodes + (0, iterations.start)
-    used = write_nodes(out, nodes, work, rows, begun)
+    used = write_nodes(out, nodes, work, rows, constants_loaded)
     assert used == len(code), "the same records in another order"
     return nodes
 

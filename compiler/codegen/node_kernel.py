@@ -73,21 +73,22 @@ def _store(out: Code, cursor: int, work: Work, operator: int, block: int, image:
 _ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of the emitters that this process has used; 0 for the others
 
 
-def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any) -> int:
+def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, constants_loaded: Any) -> int:
     """`emit_nodes` with only the emitters that these operators need, so that others are not compiled."""
     for number in set(work.jobs.kind[:, 0].tolist()):
         if not _ADDRESSES[number]:
             arguments = types.int64, Reference(typeof(work)), typeof(Node(0, 0, 0, 0, False, 0)), record_type(JOBS[number])
             _ADDRESSES[number] = kernel_address(EMITTERS[number], (typeof(out), *arguments, typeof(rows[0])))
-    return int(emit_nodes(out, nodes, work, rows, begun, _ADDRESSES))
+    return int(emit_nodes(out, nodes, work, rows, constants_loaded, _ADDRESSES))
 
 
 @njit(cache=True)
-def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
+def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, constants_loaded: Any, emitters: Ints) -> int:
     """Write the records of nodes, int64 [n, 2] of (operator, iteration), from row 0 on.  Returns their count; -1 if `out` is too short.
 
-    rows: int64 [n, 2], filled with the row after each node's loads and the row after its last record.  begun: bool [operators], updated:
-    whether the operator's constants are loaded.  emitters: address of each emitter, by number.
+    rows: int64 [n, 2], filled with the row after each node's loads and the row after its last record.
+    constants_loaded: bool [operators], updated: whether the operator's constants are loaded.
+    emitters: address of each emitter, by number.
     """
     work = by_reference(work)
     blocks = work.computed.shape[1]
@@ -107,9 +108,9 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitt
                         return -1
         rows[index, 0] = cursor
         if work.computed[operator, block, 1] > work.computed[operator, block, 0]:
-            begins = not begun[operator]  # constants are loaded before the operator's first node
+            begins = not constants_loaded[operator]  # constants are loaded before the operator's first node
             if begins:
-                begun[operator] = True
+                constants_loaded[operator] = True
                 for fetch in range(work.jobs.constants.shape[0]):
                     owner, memory, source, target, size, piece = work.jobs.constants[fetch]
                     if owner == operator:

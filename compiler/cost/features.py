@@ -75,7 +75,7 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
     else:
         sums = np.array([_of_strips(segment, part) for part in range(len(segment.parts))])
         totals = sums.sum(0)
-        totals[_OF_ONE] = sums[segment.largest, _OF_ONE]
+        totals[_OF_ONE] = sums[segment.largest_index, _OF_ONE]
         totals[_A_CORES] = sums[:, _A_CORES].max(0)
         out = totals.tolist()
     # all parts of a segment share the rates of DDR and of the shared memory

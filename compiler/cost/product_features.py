@@ -105,13 +105,17 @@ def _add_up(
     along_n = split_axis(product.n1, product.n1 if resident else chunk_n1)
     along_k = split_axis(product.k1, product.k1 if resident else chunk_k1)
     beside = closed_form.panels_between(cost, product.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, product.cut)
-    room = l0_slot_counts(product.l0, cost.weight_blocks, tile_m, tile_n1, tile_k1)
+    slot_counts = l0_slot_counts(product.l0, cost.weight_blocks, tile_m, tile_n1, tile_k1)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
         if product.needed.size:
-            one = count_panel_product(beside, cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
+            one = count_panel_product(
+                beside, cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, slot_counts
+            )
         else:
-            one = count_product(cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, product.cut, room)
+            one = count_product(
+                cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, product.cut, slot_counts
+            )
         blocks += count
         rows += count * high
         pixels += count * high * product.out_w

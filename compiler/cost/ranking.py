@@ -175,14 +175,14 @@ def _least_work(shape: Shape, cost: Cost) -> NDArray[np.int64]:
             for k, along_k in zip(ks, all_k):  # noqa: B905
                 if not is_legal(shape, cost, m, n, k):
                     break  # nor is a larger one
-                room = l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k)
+                slot_counts = l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k)
                 for n_outer in range(loop_orders(along_m[0], along_n[0])):
-                    cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, room)
+                    cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, slot_counts)
                     if cube + moves > least[0]:
                         continue
                     fix, drain = cycles_out(shape, cost, along_m[0], along_m[3], along_n[0], n)
                     fill = fill_cycles(cost, along_m[3], n, k)
-                    cycles = block_cycles(shape, cost, along_m, along_n, along_k, weights, fill, fix, drain, n_outer, room)
+                    cycles = block_cycles(shape, cost, along_m, along_n, along_k, weights, fill, fix, drain, n_outer, slot_counts)
                     if (cube + moves, cycles) <= least:
                         least = cube + moves, cycles
                         out[0], out[1], out[2], out[3], out[4], out[5], out[6] = cycles, shape.n1, shape.k1, m, n, k, n_outer

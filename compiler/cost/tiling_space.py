@@ -210,12 +210,12 @@ def cycles_out(shape: Shape, cost: Cost, tiles_m: int, rows: int, tiles_n: int, 
 @njit(cache=True)
 def chunk_work(
     cost: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int,
-    room: Pair,
+    slot_counts: Pair,
 ) -> tuple[int, int]:  # fmt: skip
-    """Busy cycles of CUBE and MTE1 on one chunk; weights: cycles of its right operand to L0B.  room: `l0_slot_counts`."""
+    """Busy cycles of CUBE and MTE1 on one chunk; weights: cycles of its right operand to L0B.  slot_counts: `l0_slot_counts`."""
     (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, copies_k) = along_m, along_n, along_k
     products, loads_a, repeats_a, loads_b, repeats_b = count_chunk(
-        tiles_m, tiles_n, tiles_k, copies_k, n_outer, tiles_stay(tiles_m, tiles_n, tiles_k, n_outer, room)
+        tiles_m, tiles_n, tiles_k, copies_k, n_outer, tiles_stay(tiles_m, tiles_n, tiles_k, n_outer, slot_counts)
     )
     cube = closed_form.cube_cycles(cost, products, steps_m * steps_k * steps_n)
     return cube, closed_form.mte1_cycles(cost, repeats_a * pixels, loads_a, repeats_b * weights, loads_b)
@@ -224,10 +224,10 @@ def chunk_work(
 @njit(cache=True)
 def block_cycles(
     shape: Shape, cost: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int,
-    fill: int, fix: int, drain: int, n_outer: int, room: Pair,
+    fill: int, fix: int, drain: int, n_outer: int, slot_counts: Pair,
 ) -> int:  # fmt: skip
-    """Estimate of a point; weights, room: see `chunk_work`.  No division: it is the ranking's inner loop."""
-    cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, room)
+    """Estimate of a point; weights, slot_counts: see `chunk_work`.  No division: it is the ranking's inner loop."""
+    cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, slot_counts)
     return side_by_side(shape, cost, cube, moves, along_m[0] * along_n[0] * along_k[0], fill, fix, drain)
 
 
@@ -313,12 +313,13 @@ def _engines(shape: Shape, cost: Cost, n1: int, k1: int, points: NDArray[np.int6
     out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), split_axis(n1, shape.n1), split_axis(k1, shape.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        room = l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k)
+        slot_counts = l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k)
         if shape.needed.size:
             panels = closed_form.panels_between(cost, shape.needed, shape.n1, shape.k1, n, k, shape.cut)
-            tiles, steps = count_panel_product(panels, cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, room), panels.steps
+            tiles = count_panel_product(panels, cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, slot_counts)
+            steps = panels.steps
         else:
-            tiles = count_product(cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, shape.cut, room)
+            tiles = count_product(cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, shape.cut, slot_counts)
             steps = closed_form.steps_along(cost, closed_form.N, along_n, n) * closed_form.steps_along(cost, closed_form.K, along_k, k)
         steps *= closed_form.steps_along(cost, closed_form.M, single_piece(tiles.rows), m)
         cube = closed_form.cube_cycles(cost, tiles.products, steps)

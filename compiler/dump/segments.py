@@ -68,9 +68,9 @@ def _segment(segment: Segment, index: int, shares: list[ScheduledShare], held: P
     for part in range(len(segment.parts)):
         strips = segment.strips(part)
         for number, strip in enumerate(strips):
-            whose = [f"part {part} of the channels"] if several else []
-            whose += [f"strip {number}"] if len(strips) > 1 else []
-            yield from [f"  {', '.join(whose)}"] if whose else []
+            owner = [f"part {part} of the channels"] if several else []
+            owner += [f"strip {number}"] if len(strips) > 1 else []
+            yield from [f"  {', '.join(owner)}"] if owner else []
             yield from aligned([_operator(segment.plan, strip, index, k) for k in range(len(segment.plan.operators))], 4)
             yield from aligned([_staged(segment, strip, allocation) for allocation in strip.blocks.allocations.values()], 4)
         part_shares = [share for share in shares if not several or share.place == part]
@@ -134,8 +134,10 @@ def _places(segment: Segment, part: ScheduledShare, held: PersistentLayout | Non
     assert not isinstance(places, Infeasible), "it was lowered"
     target_graph, blocks = share.strips[0]
     operators = target_graph.operators[blocks.start : blocks.stop]
-    have = {Memory[name]: held for name, held in places.peak_bytes.items() if target_graph.machine.has(Memory[name])}
-    peaks = (f"{memory.name} {held:,} of {target_graph.machine.buffer_blocks(memory) * BLOCK_BYTES:,}" for memory, held in have.items())
+    peak_bytes = {Memory[name]: held for name, held in places.peak_bytes.items() if target_graph.machine.has(Memory[name])}
+    peaks = (
+        f"{memory.name} {held:,} of {target_graph.machine.buffer_blocks(memory) * BLOCK_BYTES:,}" for memory, held in peak_bytes.items()
+    )
     return [
         *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(target_graph, operators, places, memory)], 4),
         f"    peak bytes: {', '.join(peaks)}",

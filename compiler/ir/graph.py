@@ -46,6 +46,8 @@ class Graph:
 
     constants: values [1 | n, c, h, w] of constant tensors; element-wise operators and residuals read them.
     types: scale and zero point of integer tensors; the other tensors are floats.
+    digest: 32 hex digits, identity of the loaded model: its nodes, weights and shapes, its subgraphs unless the NPU runs all of it, and the
+    number of frames if it is not 1.  All graphs of a model have the same one.
     """
 
     name: str
@@ -53,7 +55,7 @@ class Graph:
     outputs: tuple[Port, ...]
     operators: tuple[Operator, ...]
     shapes: dict[str, Shape] = field(repr=False)
-    digest: str = ""  # 32 hex digits over the model file's bytes (and the given shapes)
+    digest: str = ""
     constants: dict[str, Floats] = field(default_factory=dict, repr=False)
     types: dict[str, Quantisation] = field(default_factory=dict, repr=False)
 
@@ -103,13 +105,11 @@ class Graph:
         """Float tensors that the host converts from or to integers.  They need float32: with 11 bits of mantissa some values would round to
         another integer."""
         consumers = self.consumers()
-        floats = [port.tensor for port in self.inputs if port.tensor not in self.types]
-        results = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
-        return frozenset(
-            {
-                name
-                for name in floats
-                if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])
-            }
-            | {name for name in results if not consumers[name]}
-        )
+        float_inputs = [port.tensor for port in self.inputs if port.tensor not in self.types]
+        becomes_integers = {
+            name
+            for name in float_inputs
+            if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])
+        }
+        of_integers = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
+        return frozenset(becomes_integers | {name for name in of_integers if not consumers[name]})

@@ -40,13 +40,13 @@ class Parts(NamedTuple):
 
 def split_kernel(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> Parts:
     """Parts of a kernel.  per_block: taps in a block of k, several for a four-lane image (where `Convolution.takes_fours` is true)."""
-    (high, wide), (down, across) = kernel, dilation
+    (high, wide), (dilation_h, dilation_w) = kernel, dilation
     limit = MAX_WINDOW // per_block * per_block  # a part begins with a block
-    if wide > MAX_WINDOW or (wide > 1 and across > MAX_WINDOW):
-        columns = 1 if across > MAX_WINDOW else limit
+    if wide > MAX_WINDOW or (wide > 1 and dilation_w > MAX_WINDOW):
+        columns = 1 if dilation_w > MAX_WINDOW else limit
         return Parts(1, columns, (-(-wide // per_block), -(-columns // per_block)))
-    if high > MAX_WINDOW or (high > 1 and down > MAX_WINDOW):
-        rows = 1 if down > MAX_WINDOW else limit
+    if high > MAX_WINDOW or (high > 1 and dilation_h > MAX_WINDOW):
+        rows = 1 if dilation_h > MAX_WINDOW else limit
         return Parts(rows, wide, (-(-high * wide // per_block), rows * wide // per_block))
     return Parts(high, wide, WHOLE)
 

@@ -73,7 +73,7 @@ class LoweredSpec(Protocol):
     word: ClassVar[str]
 
     @classmethod
-    def lower(cls, index: int, op: Any, into: Lowering) -> TargetOp:
+    def lower(cls, index: int, op: Any, lowering: Lowering) -> TargetOp:
         """An operator of the graph as target operator `index`.  Raises `UnsupportedError` if no instruction can express it."""
 
 

@@ -100,22 +100,22 @@ class ConvSpec(TargetOp):
     needed: NDArray[np.int64] = field(default_factory=no_zero_blocks, kw_only=True)
 
     @classmethod
-    def lower(cls, index: int, op: Any, into: Lowering) -> Self:
-        return cls(**cls.lowered(index, op, into))
+    def lower(cls, index: int, op: Any, lowering: Lowering) -> Self:
+        return cls(**cls.lowered(index, op, lowering))
 
     @classmethod
-    def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
+    def lowered(cls, index: int, op: Convolution, lowering: Lowering) -> dict[str, Any]:
         """Fields of the target operator.  Raises `UnsupportedError`."""
-        return cls.packed(index, op, into, op.weights, into.type_of(op.x), 0)
+        return cls.packed(index, op, lowering, op.weights, lowering.type_of(op.x), 0)
 
     @classmethod
-    def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, fill: int) -> dict[str, Any]:
+    def packed(cls, index: int, op: Convolution, lowering: Lowering, values: NDArray[Any], dtype: DataType, fill: int) -> dict[str, Any]:
         """Fields of the target operator.  values: weights in `dtype`, the type of multiplication.  fill: value of missing weights."""
         if why := unencodable_window(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
-        x, y = into.layout.placements[op.x], into.layout.placements[op.y]
-        fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
-        lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
+        x, y = lowering.layout.placements[op.x], lowering.layout.placements[op.y]
+        fractal, c0, result = lowering.machine.fractal(lowering.type_of(op.x)), lowering.type_of(op.x).lanes, lowering.type_of(op.y)
+        lanes = 4 if lowering.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
         taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
         if op.groups == 1 and result.lanes > fractal.columns and y.planes > 1:
@@ -123,7 +123,7 @@ class ConvSpec(TargetOp):
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
         pattern = None if fill else overlay_columns(op, x, y, n, groups, fractal)
-        expansion = None if pattern is None else fit_expansion(pattern.expansion, groups, into.machine)
+        expansion = None if pattern is None else fit_expansion(pattern.expansion, groups, lowering.machine)
 
         def pack(out: Bytes) -> None:
             if expansion is not None and pattern is not None:
@@ -132,30 +132,30 @@ class ConvSpec(TargetOp):
                 weights.pack_conv(weights.dense_weights(values, op.groups, fill), x, y, n, groups, dtype, fractal, lanes, out, fill)
 
         if expansion is not None and pattern is not None:
-            expansion = expansion._replace(masks_at=into.constants.add(f"{op.name}/masks", pack_masks(pattern, dtype)))
+            expansion = expansion._replace(masks_at=lowering.constants.add(f"{op.name}/masks", pack_masks(pattern, dtype)))
         blocks = groups * k1 * (n1 * fractal.weight_blocks if expansion is None else expansion.overlaid)
         needed = EVERYWHERE
         # machines without L0A (`codegen.legalize_buffers`) and fills other than zero multiply whole tiles
-        if op.groups > 1 and not fill and into.machine.has(Memory.L0A):
+        if op.groups > 1 and not fill and lowering.machine.has(Memory.L0A):
             needed = weights.needed_blocks(op, x, y, n, groups, fractal)
-        return into.fields(index, op) | {
+        return lowering.fields(index, op) | {
             "fractal": fractal,
-            "l0": l0_of(into.machine),
+            "l0": l0_of(lowering.machine),
             "groups": groups,
             "c1": x.planes // groups,
             "k1": k1,
             "n1": n1,
             "lanes": lanes,
-            "weights_at": into.constants.reserve(f"{op.name}/weights", blocks * BLOCK_BYTES, pack),
+            "weights_at": lowering.constants.reserve(f"{op.name}/weights", blocks * BLOCK_BYTES, pack),
             "expansion": expansion,
             "needed": EVERYWHERE if needed.all() else needed,
-            "bias_at": cls.columns_at(op, y, n, into),
+            "bias_at": cls.columns_at(op, y, n, lowering),
         }
 
     @classmethod
-    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
+    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, lowering: Lowering) -> int:
         """DDR block of FIXPIPE's vectors per channel: the bias, in the type of sums.  lane_count: lanes of the result."""
-        return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y_place, lane_count, DataType.float32))
+        return lowering.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y_place, lane_count, DataType.float32))
 
     @property
     def weight_blocks(self) -> int:

@@ -263,8 +263,9 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
     tiles_m = block.images * tiles_of_image
     chunks_k = -(-geometry.k1 // tiles.chunk_k1)
     has_constants = operands.left_less > 0 or operands.zeros > 0  # constants of zero points take slots too
-    room = 1 if has_constants else tiles.room_a // tiles.slot_a, 1 if has_constants else tiles.room_b // tiles.slot_b
-    stay_a, stay_b = tiles_stay(tiles_m, -(-tiles.chunk_n1 // tiles.tile_n1), -(-tiles.chunk_k1 // tiles.tile_k1), tiles.n_outer, room)
+    slot_counts = (1, 1) if has_constants else (tiles.room_a // tiles.slot_a, tiles.room_b // tiles.slot_b)
+    first_n, first_k = -(-tiles.chunk_n1 // tiles.tile_n1), -(-tiles.chunk_k1 // tiles.tile_k1)  # tiles of the first chunk
+    stay_a, stay_b = tiles_stay(tiles_m, first_n, first_k, tiles.n_outer, slot_counts)
     tile_a, tile_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # last tile per slot
     slot_a, slot_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # address of this tile
     capacity = out.shape[0]
@@ -517,12 +518,12 @@ def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: i
     """
     geometry = job.geometry
     row = first // geometry.out_w
-    above = job.block.pad_top - row * geometry.sh  # rows between the image and the window of the tile's first pixel
+    padding_rows = job.block.pad_top - row * geometry.sh  # rows between the image and the window of the tile's first pixel
     spread = ((first + m - 1) // geometry.out_w - row) * geometry.sh  # rows from the first window to the last one
     per_block = geometry.fractal_lanes // geometry.lanes
     by_columns = geometry.part_columns < geometry.kw
     plane_k = (geometry.kh * geometry.kw + per_block - 1) // per_block
-    if geometry.part_rows == geometry.kh and not by_columns and above <= MAX_WINDOW:
+    if geometry.part_rows == geometry.kh and not by_columns and padding_rows <= MAX_WINDOW:
         return _part(out, cursor, job, base, target, first, m, mpad, np.int64(0), np.int64(0), geometry.kh, geometry.kw, k_start, k)
     done = 0
     while done < k:
@@ -542,10 +543,10 @@ def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: i
         skip = inside % part_k
         size = min(k - done, (kh * kw + per_block - 1) // per_block - skip)
         plane_base, to = base + plane * job.block.in_plane, target + done * mpad
-        if above - ky * geometry.dh > MAX_WINDOW and per_block == 1:
+        if padding_rows - ky * geometry.dh > MAX_WINDOW and per_block == 1:
             whole_rows = skip // kw
             ky, kh, skip = ky + whole_rows, kh - whole_rows, skip - whole_rows * kw
-            top = above - ky * geometry.dh
+            top = padding_rows - ky * geometry.dh
             if top > spread:
                 kh = min(kh, (top - spread + geometry.dh - 1) // geometry.dh)
                 size = min(size, kh * kw - skip)

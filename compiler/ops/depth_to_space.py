@@ -25,8 +25,8 @@ class DepthToSpaceSpec(OnVector):
     phase: int = 0
 
     @classmethod
-    def lower(cls, index: int, op: DepthToSpace, into: Lowering) -> Self:
-        return cls(**into.fields(index, op))
+    def lower(cls, index: int, op: DepthToSpace, lowering: Lowering) -> Self:
+        return cls(**lowering.fields(index, op))
 
     def described(self) -> dict[str, object]:
         return {"block": self.operator.block}

@@ -44,18 +44,18 @@ class DepthToSpaceJob(NamedTuple):
 
 @njit(cache=True)
 def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     b = job.block
     in_rows = (tile_rows + b - 2) // b + 1
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
             rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
             begin = job.first_row + r
             y0, y1 = begin // b, (begin + rows + b - 1) // b
             x0, x1 = 0, job.in_w
-            if across > 1:
+            if tiles_per_row > 1:
                 x0, x1 = (c + job.phase) // b, (c + job.phase + columns + b - 1) // b
             taken, broad = y1 - y0, x1 - x0
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0

@@ -36,8 +36,8 @@ class VectorSpec(ProgramSpec):
     word: ClassVar[str] = "chain"
 
     @classmethod
-    def lower(cls, index: int, op: Vector, into: Lowering) -> Self:
-        return cls(**into.fields(index, op), program=_program(op, into))
+    def lower(cls, index: int, op: Vector, lowering: Lowering) -> Self:
+        return cls(**lowering.fields(index, op), program=_program(op, lowering))
 
     def described(self) -> dict[str, object]:
         """Description.  steps: per step opcode, left operand, right operand, result, and whether one block of constants serves all planes.
@@ -64,16 +64,16 @@ class VectorSpec(ProgramSpec):
         return inputs.storages[self.y.storage].row_blocks if self.strip is None else self.out_w
 
 
-def _program(op: Vector, into: Lowering) -> TileProgram:
+def _program(op: Vector, lowering: Lowering) -> TileProgram:
     """Program of a chain.
 
     Values are numbered in the order of computation, inputs first.
     The steps `keep` and `take` only rename values and move nothing.
     A result takes the buffer of an operand at its last use, or a new buffer (linear scan, Poletto and Sarkar 1999).
     """
-    shapes, dtype = into.layout.graph.shapes, into.type_of(op.y)
+    shapes, dtype = lowering.layout.graph.shapes, lowering.type_of(op.y)
     pixels = [shapes[name] != shapes[op.y] for name in op.inputs]
-    steps = op.guarded([into.layout.padding[name] for name in op.inputs], dtype.storage.type)
+    steps = op.guarded([lowering.layout.padding[name] for name in op.inputs], dtype.storage.type)
     operations: list[
         tuple[Op, int, int, int, int, int, int, int]
     ] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
@@ -92,13 +92,15 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
         if step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
-            channels = into.channels(op.y)
+            channels = lowering.channels(op.y)
             values = np.broadcast_to(step.scale, channels), np.broadcast_to(step.shift, channels)
-            constants = _packed(op, str(i), values, step.of_padding, into)
+            constants = _packed(op, str(i), values, step.of_padding, lowering)
         elif step.op == "multiply_add":  # values kept in registers replace the constants
-            value = np.full(into.channels(op.y), step.value, np.float32)
+            value = np.full(lowering.channels(op.y), step.value, np.float32)
             constants = (
-                _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.register, step.added) < 0 else (-1, -1, 1)
+                _packed(op, str(i), (value, value), (step.value, step.value), lowering)
+                if min(step.register, step.added) < 0
+                else (-1, -1, 1)
             )
         left_value, right_value = (operand, current) if step.op in _SWAPPED else (current, operand)
         operations.append((_STEP_OPS[step.op], float_bits(step.value), left_value, right_value, *constants, aside.get(step.added, -1)))
@@ -131,15 +133,15 @@ def _program(op: Vector, into: Lowering) -> TileProgram:
     return writer.program(buffers[current], Extent(plane=blocks) if by_plane else Extent(alike=blocks))
 
 
-def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:
+def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], lowering: Lowering) -> tuple[int, int, int]:
     """Constants of a multiply-add: (DDR block of scales, DDR block of shifts, 1 if all planes share one block of each)."""
-    placement, dtype = into.layout.placements[op.y], into.type_of(op.y)
+    placement, dtype = lowering.layout.placements[op.y], lowering.type_of(op.y)
     packed = [
         pack_lanes(value, placement, dtype, padding=fill).reshape(-1, BLOCK_BYTES) for value, fill in zip(values, padding, strict=True)
     ]
     alike = all((blocks == blocks[0]).all() for blocks in packed)
     scale, shift = (
-        into.constants.add(f"{op.name}/{role}{name}", blocks[0] if alike else blocks.reshape(-1))
+        lowering.constants.add(f"{op.name}/{role}{name}", blocks[0] if alike else blocks.reshape(-1))
         for role, blocks in zip(("scale", "shift"), packed, strict=True)
     )
     return scale, shift, int(alike)

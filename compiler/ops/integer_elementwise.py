@@ -269,23 +269,23 @@ class TypedSpec(ProgramSpec):
     word: ClassVar[str] = "typed"
 
     @classmethod
-    def lower(cls, index: int, op: Operator, into: Lowering) -> Self:
-        *shapes, shape = (into.layout.graph.shapes[name] for name in (*op.inputs, op.y))
+    def lower(cls, index: int, op: Operator, lowering: Lowering) -> Self:
+        *shapes, shape = (lowering.layout.graph.shapes[name] for name in (*op.inputs, op.y))
         pixels = [input_shape != shape for input_shape in shapes]
         if pixels[0] or any(input_shape not in (shape, (*shape[:2], 1, 1)) for input_shape in shapes):
             raise UnsupportedError(
                 f"operator {op.name!r}: shapes {', '.join(map(str, shapes))}; equal ones, or one pixel of every channel as the second"
             )
-        writer = _Writer([into.type_of(name) for name in op.inputs], into.type_of(op.y), pixels)
-        result, size = _result(op, into.machine, writer), Extent()
+        writer = _Writer([lowering.type_of(name) for name in op.inputs], lowering.type_of(op.y), pixels)
+        result, size = _result(op, lowering.machine, writer), Extent()
         # constants are stored per plane if channels have different constants
-        parts = [_by_planes(writer.channels, into.layout.placements[op.y])] if writer.channels else writer.constants
+        parts = [_by_planes(writer.channels, lowering.layout.placements[op.y])] if writer.channels else writer.constants
         if parts:
             values = np.concatenate(parts)
             of_plane = WIDE * len(writer.channels)
             size = Extent(plane=of_plane) if of_plane else Extent(alike=len(values) // BLOCK_BYTES)
-            writer.fetch(into.constants.add(f"{op.name}/constants", values), size)
-        return cls(**into.fields(index, op), program=writer.program(result, size))
+            writer.fetch(lowering.constants.add(f"{op.name}/constants", values), size)
+        return cls(**lowering.fields(index, op), program=writer.program(result, size))
 
     def described(self) -> dict[str, object]:
         """Description.  steps: per step mode, opcode, data type, and blocks of result and first operand for one block of bytes."""

@@ -58,11 +58,11 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         p = layout.placements[tensor]
         return TensorSlice(indices[p.storage], p.plane, p.planes)
 
-    into = Lowering(layout, piece, constants, machine)
+    lowering = Lowering(layout, piece, constants, machine)
     for op in operators:
         if type(op) not in BY_OPERATOR:
             raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
-    pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
+    pending = [BY_OPERATOR[type(op)].spec.lower(i, op, lowering) for i, op in enumerate(operators)]
     constant_addresses = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], layout.type_of(name)))
         for name, values in graph.constants.items()

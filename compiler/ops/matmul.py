@@ -35,22 +35,26 @@ class MatMulSpec(ConvSpec):
     per_pixel: int
 
     @classmethod
-    def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
+    def lowered(cls, index: int, op: Any, lowering: Lowering) -> dict[str, Any]:
         assert isinstance(op, HeadedProduct)
-        if not into.machine.has(Memory.L0B):
+        if not lowering.machine.has(Memory.L0B):
             why = "a product of two tensors, whose right one only L0B brings into order"
-            raise UnsupportedError(f"operator {op.name!r}: {why}; machine {into.machine.name} has none")
-        a, y = into.layout.placements[op.a], into.layout.placements[op.y]
-        _, channels, h, w = into.layout.graph.shapes[op.b]
-        bias_at = -1 if not isinstance(op, MatMul) or op.bias is None else cls.columns_at(op, y, y.planes * into.type_of(op.y).lanes, into)
-        pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))
-        return into.fields(index, op) | {
+            raise UnsupportedError(f"operator {op.name!r}: {why}; machine {lowering.machine.name} has none")
+        a, y = lowering.layout.placements[op.a], lowering.layout.placements[op.y]
+        _, channels, h, w = lowering.layout.graph.shapes[op.b]
+        bias_at = (
+            -1
+            if not isinstance(op, MatMul) or op.bias is None
+            else cls.columns_at(op, y, y.planes * lowering.type_of(op.y).lanes, lowering)
+        )
+        pixels, heads, fractal = h * w, op.heads, lowering.machine.fractal(lowering.type_of(op.a))
+        return lowering.fields(index, op) | {
             "fractal": fractal,
-            "l0": l0_of(into.machine),
+            "l0": l0_of(lowering.machine),
             "groups": heads,
             "c1": a.planes // heads,
             "k1": a.planes // heads if op.transposed else -(-pixels // fractal.lanes),
-            "n1": y.planes * into.type_of(op.y).lanes // fractal.columns // heads,
+            "n1": y.planes * lowering.type_of(op.y).lanes // fractal.columns // heads,
             "lanes": fractal.lanes,
             "weights_at": -1,
             "bias_at": bias_at,

@@ -40,15 +40,15 @@ class LayerNormSpec(ProgramSpec):
     kinds: int
 
     @classmethod
-    def lower(cls, index: int, op: LayerNorm, into: Lowering) -> Self:
-        place, padded = into.layout.placements[op.y], into.padded_planes(op.y)
+    def lower(cls, index: int, op: LayerNorm, lowering: Lowering) -> Self:
+        place, padded = lowering.layout.placements[op.y], lowering.padded_planes(op.y)
         plain = (op.scale == 1).all() and not op.shift.any()
         kinds = 3 if not plain else 1 if padded else 0
         values = (np.ones_like(op.scale), op.scale, op.shift)[:kinds]
-        parts = [pack_lanes(column, place, into.type_of(op.y)) for column in values]
-        address = into.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
-        fields = into.fields(index, op)
-        program = _program(op, into.type_of(op.y), fields["y"].planes, padded, kinds, address)
+        parts = [pack_lanes(column, place, lowering.type_of(op.y)) for column in values]
+        address = lowering.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
+        fields = lowering.fields(index, op)
+        program = _program(op, lowering.type_of(op.y), fields["y"].planes, padded, kinds, address)
         return cls(**fields, kinds=kinds, program=program)
 
     def described(self) -> dict[str, object]:

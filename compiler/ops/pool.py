@@ -44,11 +44,11 @@ class PoolSpec(SlidingSpec):
     counts_pitch: int
 
     @classmethod
-    def lower(cls, index: int, op: Pool, into: Lowering) -> Self:
-        fields, counts = into.fields(index, op), -1
+    def lower(cls, index: int, op: Pool, lowering: Lowering) -> Self:
+        fields, counts = lowering.fields(index, op), -1
         if op.mode == "average" and any(op.pads) and not op.count_include_pad:
             inverse = _inverse_counts(op, *(fields[name] for name in ("in_h", "in_w", "out_h", "out_w")))
-            counts = into.constants.add(f"{op.name}/counts", pack_pixels(inverse, into.type_of(op.y)))
+            counts = lowering.constants.add(f"{op.name}/counts", pack_pixels(inverse, lowering.type_of(op.y)))
         return cls(**fields, counts_at=counts, counts_pitch=fields["out_w"])
 
     @cached_property

@@ -212,21 +212,21 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
     A slot of UB holds the pixels under the windows of a tile, then the values between two passes.  Results of the second pass overwrite the
     pixels.  Results of a single pass lie behind the pixels.
     """
-    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
-    in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
+    in_columns_max = job.in_w if tiles_per_row == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
     in_blocks = job.tile_planes * in_rows_max * (max(in_columns_max, job.tile_columns) if job.passes == BOTH else in_columns_max)
     op = _VMAX if job.is_max else _VADD
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
             rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
             oy = job.first_row + r
             y0 = max(0, oy * job.sh - job.pad_top)
             y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
             x0, x1 = 0, job.in_w
-            if across > 1:
+            if tiles_per_row > 1:
                 x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
                 x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
             # upper bound of the records of the tile
@@ -257,8 +257,8 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
                     cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, factor, -1, -1, -1, 0, 0, 1, job.scale)
                 for row in range(rows):
                     top = (oy + row) * job.sh - job.pad_top
-                    above, below = max(y0, top), min(y1, top + job.kh)
-                    x, pixels = slot + (above - y0) * wide, (below - above) * wide
+                    first_row, stop_row = max(y0, top), min(y1, top + job.kh)
+                    x, pixels = slot + (first_row - y0) * wide, (stop_row - first_row) * wide
                     in_place = rows == 1 or job.sh >= job.kh
                     cursor = _over_pixels(
                         out, cursor, op, job.dtype, job.tag, acc + row, size_out, x, size_in, planes, pixels, in_place, factor, job.scale

@@ -69,8 +69,8 @@ class AverageSpec(SlidingSpec):
     halvings: int
 
     @classmethod
-    def lower(cls, index: int, op: QuantisedAverage, into: Lowering) -> Self:
-        fields = into.fields(index, op)
+    def lower(cls, index: int, op: QuantisedAverage, lowering: Lowering) -> Self:
+        fields = lowering.fields(index, op)
         image = fields["in_h"], fields["in_w"]
         (sx, _), (sy, zy) = op.x_q.single(op.name), op.y_q.single(op.name)
         whole_image, largest = op.kernel == image and not any(op.pads), 255 * float(sx) / float(sy) + abs(zy)
@@ -78,9 +78,9 @@ class AverageSpec(SlidingSpec):
             raise UnsupportedError(f"operator {op.name!r}: an average of {image[0] * image[1]:,} pixels; {_EXACT:,} at most are supported")
         if not whole_image and largest >= MOST:
             raise UnsupportedError(f"operator {op.name!r}: values of up to {largest:.3g} times its scale; below {MOST:.3g} is supported")
-        halvings, chunk = _LEVELS[into.type_of(op.x)], 0
+        halvings, chunk = _LEVELS[lowering.type_of(op.x)], 0
         if whole_image:
-            pixels, room = image[0] * image[1], least_ub_blocks(into.machine) // 2
+            pixels, room = image[0] * image[1], least_ub_blocks(lowering.machine) // 2
             chunk = -(-pixels // -(-pixels // max(_MIN_CHUNK_PIXELS, _CHUNK_BLOCKS // fields["y"].planes)))
             while _plane_blocks(chunk, halvings) > room:
                 chunk -= 1

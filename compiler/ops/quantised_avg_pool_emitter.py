@@ -387,21 +387,21 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 @njit(cache=True)
 def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
     """Emit windows tile by tile.  A slot holds bytes (later results), pixels as floats, sums, and CONSTANTS blocks."""
-    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
-    in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
+    in_columns_max = job.in_w if tiles_per_row == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
     in_max, out_max = in_rows_max * in_columns_max, tile_rows * job.tile_columns
     floats, means = rooms(job.exact != 0, job.kh, job.kw, in_rows_max, in_columns_max, tile_rows, job.tile_columns)
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
             rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
             oy = job.first_row + r
             y0 = max(0, oy * job.sh - job.pad_top)
             y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
             x0, x1 = 0, job.in_w
-            if across > 1:
+            if tiles_per_row > 1:
                 x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
                 x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
             window_top, window_left = oy * job.sh - job.pad_top - y0, c * job.sw - job.pad_left - x0

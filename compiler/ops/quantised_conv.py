@@ -113,31 +113,33 @@ class QuantisedConvSpec(IntegerProductSpec):
     zero_excess: int
 
     @classmethod
-    def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
+    def lowered(cls, index: int, op: Convolution, lowering: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedConv)
-        if into.type_of(op.x) not in BYTES:
-            raise UnsupportedError(f"operator {op.name!r}: reads {into.type_of(op.x).name}; integers of 8 bits are multiplied")
+        if lowering.type_of(op.x) not in BYTES:
+            raise UnsupportedError(f"operator {op.name!r}: reads {lowering.type_of(op.x).name}; integers of 8 bits are multiplied")
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         if op.added is not None and op.y_q is not None:
             check_sum_range(op.name, op.y_q, op.added.q, op.added.y_q)
         values, dtype, zero_excess = op.multiplied()
-        fields = cls.packed(index, op, into, values, dtype, zero_excess)
+        fields = cls.packed(index, op, lowering, values, dtype, zero_excess)
         n = fields["groups"] * fields["n1"] * fields["fractal"].sum_blocks
-        zeros_at = pack_zeros(f"{op.name}/zeros", negated_bytes(zero_excess)[0], fields["fractal"], into)
+        zeros_at = pack_zeros(f"{op.name}/zeros", negated_bytes(zero_excess)[0], fields["fractal"], lowering)
         return fields | {"right_type": dtype, "scale_at": 0 if keeps_sums(op.y_q) else n, "zeros_at": zeros_at, "zero_excess": zero_excess}
 
     @classmethod
-    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
+    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, lowering: Lowering) -> int:
         """DDR block of biases, then scales unless the result is the sums; 0 for tensors, whose addresses `placed` sets."""
         if op.of_columns:
-            inputs = {port.tensor for port in into.layout.graph.inputs}
-            if not inputs.issuperset(op.of_columns) or any(into.layout.placements[name].lanes != y_place.lanes for name in op.of_columns):
+            inputs = {port.tensor for port in lowering.layout.graph.inputs}
+            if not inputs.issuperset(op.of_columns) or any(
+                lowering.layout.placements[name].lanes != y_place.lanes for name in op.of_columns
+            ):
                 raise UnsupportedError(f"operator {op.name!r}: {', '.join(op.of_columns)} are read where the host puts them")
             return 0
         columns = weights.pack_columns(op.offset, y_place, lane_count, DataType.int32)
         if not keeps_sums(op.y_q):
             columns = np.concatenate([columns, weights.pack_columns(op.scale, y_place, lane_count, DataType.float32)])
-        return into.constants.add(f"{op.name}/bias", columns)
+        return lowering.constants.add(f"{op.name}/bias", columns)
 
     def placed(self, address: Callable[[str], int]) -> Self:
         """The operator with addresses of biases and scales that are tensors.  Their layout is that of packed columns."""
@@ -178,13 +180,12 @@ def negated_bytes(zero: int) -> tuple[tuple[int, ...], DataType]:
     return tuple(as_byte(part) for part in parts if part), DataType.int8
 
 
-def pack_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
+def pack_zeros(name: str, zeros: Sequence[int], fractal: Fractal, lowering: Lowering) -> int:
     """DDR block of the constants, a block of weights per byte of `zeros`; -1 without bytes.  Raises `UnsupportedError` without L0B."""
-    if zeros and not into.machine.has(Memory.L0B):
-        raise UnsupportedError(
-            f"{name}: what is left of a zero point comes to L0B; machine {into.machine.name} has none, -128 to 127 or 0 to 255 is supported"
-        )
-    return into.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
+    if zeros and not lowering.machine.has(Memory.L0B):
+        where = f"machine {lowering.machine.name} has none"
+        raise UnsupportedError(f"{name}: what is left of a zero point comes to L0B; {where}, -128 to 127 or 0 to 255 is supported")
+    return lowering.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
 
 
 def as_byte(value: int) -> int:

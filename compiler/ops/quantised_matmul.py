@@ -32,20 +32,20 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     word: ClassVar[str] = "quantised_matmul"
 
     @classmethod
-    def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
+    def lowered(cls, index: int, op: Any, lowering: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedMatMul)
-        fields = super().lowered(index, op, into)
-        if not into.machine.has(Memory.L0B):
+        fields = super().lowered(index, op, lowering)
+        if not lowering.machine.has(Memory.L0B):
             raise UnsupportedError(
-                f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {into.machine.name} has none"
+                f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {lowering.machine.name} has none"
             )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
         summed = fields["k1"] * fields["fractal"].lanes
         if summed * _MAX_PRODUCT > MAX_SUM:
             raise UnsupportedError(f"operator {op.name!r}: sums of {summed:,} products; {MAX_SUM // _MAX_PRODUCT:,} at most are supported")
-        lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # padding lanes
+        lanes = summed - lowering.channels(op.a) // op.heads if op.transposed else 0  # padding lanes
         (beside,) = (
-            op.beside([into.layout.padding[op.a], into.layout.padding[op.b]]) if lanes else (0.0,)
+            op.beside([lowering.layout.padding[op.a], lowering.layout.padding[op.b]]) if lanes else (0.0,)
         )  # `ir.padding` makes all padding equal
         added = summed * u * v - lanes * int(beside)
         n, zeros = fields["n1"] * fields["fractal"].columns, negated_bytes(v)[0]
@@ -53,10 +53,10 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         if not (raw_sums := keeps_sums(op.y_q)):
             columns = np.concatenate([columns, np.full(n, op.scale[0], np.float32).view(np.uint8)])
         return fields | {
-            "right_type": into.type_of(op.b),
-            "bias_at": into.constants.add(f"{op.name}/bias", columns),
+            "right_type": lowering.type_of(op.b),
+            "bias_at": lowering.constants.add(f"{op.name}/bias", columns),
             "scale_at": 0 if raw_sums else fields["n1"] * fields["fractal"].sum_blocks,
-            "zeros_at": pack_zeros(f"{op.name}/zeros", zeros, fields["fractal"], into),
+            "zeros_at": pack_zeros(f"{op.name}/zeros", zeros, fields["fractal"], lowering),
         }
 
     @property

@@ -53,13 +53,13 @@ class QuantisedSoftmaxSpec(ProgramSpec):
     ordered: int
 
     @classmethod
-    def lower(cls, index: int, op: QuantisedSoftmax, into: Lowering) -> Self:
-        if into.machine.vector.lookup_cycles is None:
+    def lower(cls, index: int, op: QuantisedSoftmax, lowering: Lowering) -> Self:
+        if lowering.machine.vector.lookup_cycles is None:
             raise UnsupportedError(
-                f"operator {op.name!r}: exponentials from a table; machine {into.machine.name} has no look-up (vector.lookup_cycles)"
+                f"operator {op.name!r}: exponentials from a table; machine {lowering.machine.name} has no look-up (vector.lookup_cycles)"
             )
-        place, lanes = into.layout.placements[op.y], into.type_of(op.y).lanes
-        deep, per_group = place.planes // op.groups, into.channels(op.y) // op.groups
+        place, lanes = lowering.layout.placements[op.y], lowering.type_of(op.y).lanes
+        deep, per_group = place.planes // op.groups, lowering.channels(op.y) // op.groups
         first, *later_groups = (np.array(place.lanes[i * per_group : (i + 1) * per_group]) - i * deep * lanes for i in range(op.groups))
         if any(not np.array_equal(first, group_lanes) for group_lanes in later_groups):
             raise UnsupportedError(f"operator {op.name!r}: its groups have their channels in different lanes; equal ones are supported")
@@ -77,7 +77,7 @@ class QuantisedSoftmaxSpec(ProgramSpec):
         parts = [np.roll(entries, 1), np.full(lanes, of_y.min, of_y.dtype)]  # difference 0 is the last entry
         for plane in padded:
             parts += [np.where(is_channel[plane] > 0, of_x.max, of_x.min).astype(of_x.dtype), is_channel[plane]]
-        in_order = into.machine.vector.ordered_cycles is not None and (np.diff(first) > 0).all()
+        in_order = lowering.machine.vector.ordered_cycles is not None and (np.diff(first) > 0).all()
         ordered = -(-(int(first[-1]) + 1) // _F32.lanes) if in_order else 0
         lane_constants = sum([part.nbytes for part in parts]) // BLOCK_BYTES
         if not ordered:
@@ -85,11 +85,11 @@ class QuantisedSoftmaxSpec(ProgramSpec):
         constants = np.concatenate([part.view(np.uint8) for part in parts])
         size = Extent(alike=len(constants) // BLOCK_BYTES)
         writer = ProgramWriter()
-        writer.fetch(into.constants.add(f"{op.name}/constants", constants), size)
-        types = into.type_of(op.x), into.type_of(op.y)
+        writer.fetch(lowering.constants.add(f"{op.name}/constants", constants), size)
+        types = lowering.type_of(op.x), lowering.type_of(op.y)
         x = _write(writer, op, types, float(times), deep, padded, first.tolist(), ordered, lane_constants)
         program = writer.program(x, size, deep)
-        return cls(**into.fields(index, op), groups=op.groups, channels=per_group, ordered=ordered, program=program)
+        return cls(**lowering.fields(index, op), groups=op.groups, channels=per_group, ordered=ordered, program=program)
 
     def described(self) -> dict[str, object]:
         gaps = sorted({plane % self.planes_together for plane in self.program.masked_planes})

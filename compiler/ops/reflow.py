@@ -23,8 +23,8 @@ class ReflowSpec(OnVector):
     fill: float
 
     @classmethod
-    def lower(cls, index: int, op: Reflow, into: Lowering) -> Self:
-        return cls(**into.fields(index, op), before=op.before, fill=op.fill)
+    def lower(cls, index: int, op: Reflow, lowering: Lowering) -> Self:
+        return cls(**lowering.fields(index, op), before=op.before, fill=op.fill)
 
     def described(self) -> dict[str, object]:
         return {"before": self.before}

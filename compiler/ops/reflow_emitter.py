@@ -41,11 +41,11 @@ class ReflowJob(NamedTuple):
 
 @njit(cache=True)
 def emit_reflow(out: Code, cursor: int, job: ReflowJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
             size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
             if cursor + 8 + 2 * planes * (size // 2040 + 2) >= out.shape[0]:
                 return -1

@@ -37,8 +37,8 @@ class ResampleSpec(OnVector):
     bounds: NDArray[np.int64]
 
     @classmethod
-    def lower(cls, index: int, op: Resample, into: Lowering) -> Self:
-        fields = into.fields(index, op)
+    def lower(cls, index: int, op: Resample, lowering: Lowering) -> Self:
+        fields = lowering.fields(index, op)
         axes = (op.columns, fields["in_w"]), (op.rows, fields["in_h"])
         columns, rows = (np.zeros((0, 7), np.int64) if taps.is_identity(size) else taps.runs for taps, size in axes)
         return cls(**fields, columns=columns, rows=rows, bounds=op.rows.bounds)

@@ -63,19 +63,19 @@ def emit_resample(
     out: Code, cursor: int, job: ResampleJob, source: TilePlace, target: TilePlace, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
 ) -> int:
     """Emit all tiles.  columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
-    tile_count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    tile_count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows = input_rows(bounds, tile_rows)
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(tile_count):
-            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
             count, wide = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
             begin = job.first_row + r
             y0, y1 = 1 << 31, 0
             for i in range(begin, begin + count):
                 y0, y1 = min(y0, bounds[i, 0]), max(y1, bounds[i, 1])
             x0, x1 = 0, job.in_w
-            if across > 1:
+            if tiles_per_row > 1:
                 x0, x1 = (c, c + wide) if not len(columns) else source_columns(columns, c, c + wide)
             taken, broad = max(0, y1 - y0), x1 - x0  # broad is 0 if all columns of the tile are fill
             x = job.slot_1 if parity[UB_SLOT] else job.slot_0

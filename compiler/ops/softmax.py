@@ -29,11 +29,11 @@ class SoftmaxSpec(ProgramSpec):
     groups: int
 
     @classmethod
-    def lower(cls, index: int, op: Softmax, into: Lowering) -> Self:
-        fields, dtype, padded = into.fields(index, op), into.type_of(op.y), into.padded_planes(op.y)
+    def lower(cls, index: int, op: Softmax, lowering: Lowering) -> Self:
+        fields, dtype, padded = lowering.fields(index, op), lowering.type_of(op.y), lowering.padded_planes(op.y)
         # constants: 0 in channels, the lowest number in padding lanes
         lowest = float(np.finfo(dtype.storage).min)
-        masks_at = into.pack(f"{op.name}/mask", np.zeros(into.channels(op.y), np.float32), op.y, lowest)
+        masks_at = lowering.pack(f"{op.name}/mask", np.zeros(lowering.channels(op.y), np.float32), op.y, lowest)
         writer, size = ProgramWriter(), Extent(plane=int(bool(padded)))
         x, top, total = writer.buffer(Extent(tile=1), dtype=dtype), writer.buffer(Extent(line=1)), writer.buffer(Extent(line=1))
         if padded:

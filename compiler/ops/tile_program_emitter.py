@@ -271,7 +271,7 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
     start, stop = work.computed[node.k, node.t]
     inputs, target = count_operands(work, node), locate_result(work, node, start)
     steps, places, constants = read_table(work, node, 0, 10), read_table(work, node, 1, 9), read_table(work, node, 2, 5)
-    count, across, tile_rows = count_tiles(stop - start, job.tile_rows, job.width, job.tile_columns)
+    count, tiles_per_row, tile_rows = count_tiles(stop - start, job.tile_rows, job.width, job.tile_columns)
     most_planes, most_size = job.tile_planes // job.together, tile_rows * job.tile_columns
     # runs of planes: constants of the run, then its tiles; per tile: loads, steps, store
     for p in range(0, job.planes, job.tile_planes):
@@ -286,7 +286,7 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
                 alike + of_plane * planes, 1, 0, 0, 1, 0, 0,
             )  # fmt: skip
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
             pixel, size = r * job.width + c, min(tile_rows, stop - start - r) * min(job.tile_columns, job.width - c)
             # upper bound of the records of a step, or of the moves
             room = (WIDE * planes + 1) * (WIDE * size * planes // (REPEAT_BLOCKS * MAX_REPEATS) + 2) + 8 * inputs

@@ -118,9 +118,11 @@ def partition(
         yield from ask(list(range(len(stages))))
     guesses = [0 if bound is None else bound(stage) for stage in stages]
     while True:
-        over = most_measured is not None and count >= most_measured
+        limit_reached = most_measured is not None and count >= most_measured
         costs = [guess if cycles is None else cycles for guess, cycles in zip(guesses, measured_cycles, strict=True)]
-        cycles, path = _cheapest(states, [None if over and measured_cycles[index] is None else cost for index, cost in enumerate(costs)])
+        cycles, path = _cheapest(
+            states, [None if limit_reached and measured_cycles[index] is None else cost for index, cost in enumerate(costs)]
+        )
         open_ = [index for index in path if measured_cycles[index] is None]
         if not open_:
             return StagePartition(tuple(stages[index] for index in path), cycles, len(states.sets), states.step_count, count)

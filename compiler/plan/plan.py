@@ -217,7 +217,7 @@ class SegmentPlan(_Gene):
 
     @property
     def channels(self) -> int:
-        """Into how many runs of output channels it is cut."""
+        """Number of parts of output channels, one for each core; 1 if cores share rows."""
         return len(self.cores) if self.split == "channels" else 1
 
     @property
@@ -233,7 +233,7 @@ class SegmentPlan(_Gene):
 
     @property
     def dealt(self) -> int:
-        """Number of cores that share the iterations."""
+        """Number of cores that share the iterations; 1 if each has a part of the channels."""
         return len(self.cores) // self.channels
 
     @cached_property

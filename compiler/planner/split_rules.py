@@ -29,7 +29,7 @@ from compiler.segment.channel_splits import (
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
 from compiler.space.persistent import FREE, Space
-from compiler.space.strips import most_strips
+from compiler.space.strips import largest_strip_count
 from compiler.space.structural_hash import Structures
 from compiler.target.capabilities import room_blocks
 from compiler.target.storage import TensorSlice
@@ -222,8 +222,8 @@ def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
         return tiles.blocks * weights + (tiles.passes if sums and not tiles.whole_input else 1) * loaded, -tiles.window, tiles.passes
 
     def has_room(tiles: _Tiles) -> bool:
-        have = (room - tiles.whole_input * loaded // tiles.blocks) * tiles.passes
-        return all(rows // tiles.blocks + all_rows <= have for rows, all_rows in needs[tiles.window])
+        free_rows = (room - tiles.whole_input * loaded // tiles.blocks) * tiles.passes
+        return all(rows // tiles.blocks + all_rows <= free_rows for rows, all_rows in needs[tiles.window])
 
     # a rough check of room first: only the best few are decoded
     candidates = list[_Tiles]()
@@ -325,7 +325,7 @@ def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
         if not reloads_weights(target_graph, base_plan, gene.start):
             break
         enough = fewest + -(ends + weights * fewest) // (_PART * weights)
-        for columns in range(1, min(_MOST_STRIPS, most_strips(target_graph, gene.start, gene.stop)) + 1):
+        for columns in range(1, min(_MOST_STRIPS, largest_strip_count(target_graph, gene.start, gene.stop)) + 1):
 
             def fits(blocks: int, columns: int = columns) -> bool:
                 return plan(blocks, counts[-1], columns) is not None
@@ -369,7 +369,8 @@ def _division(target_graph: TargetGraph, gene: Gene) -> tuple[int, int, int] | N
     weights = sum(spec.weight_blocks for spec in target_graph.operators[gene.start : gene.stop])
     if not room <= _STRIP_PART * weights < _STRIP_PART * room:
         return None
-    counts, strips = block_counts(target_graph, gene.start, gene.stop), range(2, most_strips(target_graph, gene.start, gene.stop) + 1)
+    counts = block_counts(target_graph, gene.start, gene.stop)
+    strips = range(2, largest_strip_count(target_graph, gene.start, gene.stop) + 1)
 
     def stay(blocks: int, prefetch: int, columns: int) -> bool:
         plan = decode(target_graph, _divided_strips(target_graph, gene, columns, blocks, prefetch))

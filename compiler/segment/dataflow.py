@@ -205,13 +205,14 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    along_n, along_k, room = split_axis(n, chunk_n), split_axis(k, chunk_k), l0_slot_counts(l0, weight_blocks, tile_m, tile_n1, tile_k1)
+    along_n, along_k = split_axis(n, chunk_n), split_axis(k, chunk_k)
+    slot_counts = l0_slot_counts(l0, weight_blocks, tile_m, tile_n1, tile_k1)
     if needed.size:
         one = np.array((1, 0, 0))  # steps are not used
         beside = count_panels(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
-        tiles = count_panel_product(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
+        tiles = count_panel_product(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, slot_counts)
     else:
-        tiles = count_product(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, room)
+        tiles = count_product(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, slot_counts)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0

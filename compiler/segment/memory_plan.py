@@ -57,15 +57,15 @@ _BUFFER_NAMES = {"weights": "weights of {}", "constants": "constants of {}", "ou
 _BUFFER_NAMES |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expanded", "expanded": "expanded weights"}
 
 
-def shortage(target_graph: TargetGraph, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
-    """Message for requests that do not fit.  need: blocks that they take.  have: blocks of the memory without persistent tensors."""
+def shortage(target_graph: TargetGraph, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, free: int) -> str:
+    """Message for requests that do not fit.  need: blocks that they take.  free: blocks of the memory without persistent tensors."""
     step, live = peak(requests)
     total = sum(request.size for request in live)
-    capacity = room_blocks(target_graph.machine, memory) if memory == Memory.L1 else have
-    beside = f", {(capacity - have) * BLOCK_BYTES:,} of them for what is held" if have < capacity else ""
-    missing = f"{(need - have) * BLOCK_BYTES:,} missing"
+    capacity = room_blocks(target_graph.machine, memory) if memory == Memory.L1 else free
+    beside = f", {(capacity - free) * BLOCK_BYTES:,} of them for what is held" if free < capacity else ""
+    missing = f"{(need - free) * BLOCK_BYTES:,} missing"
     text = f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {capacity * BLOCK_BYTES:,}{beside} ({missing})"
-    if total <= have:
+    if total <= free:
         text += f"; {total * BLOCK_BYTES:,} B are live at once, and lie apart"
     parts: dict[str, list[int]] = {}
     for request in live:
@@ -199,12 +199,14 @@ def place_segment(
     machine, addresses, peaks, requested = target_graph.machine, {}, {}, {}
     rule, region = conflict_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, demands):
-        have = room_blocks(machine, memory) - (held.blocks if memory == Memory.L1 else 0)
+        capacity = room_blocks(machine, memory) - (held.blocks if memory == Memory.L1 else 0)
         offsets, need = (
-            place_buffers(requests, have, plan.spread, rule) if rule or memory == Memory.L1 else _fit(tuple(requests), have, plan.spread)
+            place_buffers(requests, capacity, plan.spread, rule)
+            if rule or memory == Memory.L1
+            else _fit(tuple(requests), capacity, plan.spread)
         )
-        if need > have:
-            reason = shortage(target_graph, blocks, memory, requests, need, have) if explain else f"does not fit {memory.name}"
+        if need > capacity:
+            reason = shortage(target_graph, blocks, memory, requests, need, capacity) if explain else f"does not fit {memory.name}"
             return Infeasible(segment_label(plan), reason)
         if memory == Memory.L1:
             offsets |= {Buffer("tensor", storage): place for storage, place in held.places}
@@ -255,10 +257,10 @@ def mirrored(machine: Machine, places: Places) -> Places:
     that segment.  Persistent tensors do not move, and other buffers lie below them."""
     addresses, region = {}, region_blocks(machine)
     for memory, offsets, align in ((Memory.L1, places.l1, _L1_ALIGN), (Memory.UB, places.ub, _UB_ALIGN)):
-        have, low = room_blocks(machine, memory), region if memory == Memory.L1 else 0
-        have -= places.held.blocks if memory == Memory.L1 else 0
+        capacity, low = room_blocks(machine, memory), region if memory == Memory.L1 else 0
+        capacity -= places.held.blocks if memory == Memory.L1 else 0
         mirror = {
-            request.buffer: low + (have - (offsets[request.buffer] - low) - request.size) // align * align
+            request.buffer: low + (capacity - (offsets[request.buffer] - low) - request.size) // align * align
             for request in places.requests[memory]
         }
         addresses[memory] = offsets | mirror if places.held.places else mirror
@@ -308,10 +310,10 @@ def _not_streamed(target_graph: TargetGraph, product: ConvSpec, tiling: ConvTili
     if product.right is not None and not can_stream(target_graph, blocks.start, index, blocks.held):
         return ": its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
     if tiling.chunk_k1 < product.k1:
-        pixels, have = max(blocks.heights[index], default=0) * product.out_w, room_blocks(target_graph.machine, Memory.L0C) // 2 * 2
+        pixels, capacity = max(blocks.heights[index], default=0) * product.out_w, room_blocks(target_graph.machine, Memory.L0C) // 2 * 2
         places = target_graph.together * partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
-        if places > have:
-            return f": chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have * BLOCK_BYTES:,}"
+        if places > capacity:
+            return f": chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {capacity * BLOCK_BYTES:,}"
     return ""
 
 

@@ -80,13 +80,13 @@ def isolated_layout(target_graph: TargetGraph, storages: int) -> PersistentLayou
     """Layout for a segment alone: only its own persistent tensors lie at the top of L1.  storages: persistent storages, as bits."""
     if not storages:
         return NO_TENSORS
-    addresses, have = [], room_blocks(target_graph.machine, Memory.L1)
-    top = have
+    addresses, capacity = [], room_blocks(target_graph.machine, Memory.L1)
+    top = capacity
     for storage in range(storages.bit_length()):
         if storages >> storage & 1:
             top = (top - held_blocks(target_graph, storage)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
             addresses.append((storage, top))
-    return PersistentLayout(have - top, tuple(addresses))
+    return PersistentLayout(capacity - top, tuple(addresses))
 
 
 def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
@@ -100,22 +100,23 @@ def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int
 
 
 @njit(cache=True)
-def place_persistent(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside: Ints) -> None:
+def place_persistent(spans: Ints, persistent: NDArray[np.bool_], room: int, places: Ints, reserved: Ints) -> None:
     """Allocate persistent tensors from the top of L1 down, whether they fit or not.  room: blocks of L1.
 
-    spans: int64 [n, 3], (blocks, first segment, last segment) of candidates, in the order of allocation.  taken: bool [n], whether a
-    candidate is persistent.  Fills places, int64 [n], the first block of every taken tensor, and beside, int64 [segments], the number of
-    blocks from the lowest live tensor to the top of L1.
+    spans: int64 [n, 3], (blocks, first segment, last segment) of candidates, in the order of allocation.
+    persistent: bool [n], whether a candidate is persistent.
+    places: int64 [n], filled with the first block of every persistent tensor.
+    reserved: int64 [segments], filled with the number of blocks from the lowest live tensor to the top of L1.
     """
-    beside[:] = 0
-    chosen = np.flatnonzero(taken)
-    below = np.empty(chosen.shape[0], np.int64)
-    first_fit(spans[chosen], np.zeros((0, 0), np.bool_), True, below)
+    reserved[:] = 0
+    chosen = np.flatnonzero(persistent)
+    depths = np.empty(chosen.shape[0], np.int64)
+    first_fit(spans[chosen], np.zeros((0, 0), np.bool_), True, depths)
     for i in range(chosen.shape[0]):
         size, birth, death = spans[chosen[i]]
-        places[chosen[i]] = address = (room - below[i] - size) // _ALIGN * _ALIGN
+        places[chosen[i]] = address = (room - depths[i] - size) // _ALIGN * _ALIGN
         for segment in range(birth, death + 1):
-            beside[segment] = max(beside[segment], room - address)
+            reserved[segment] = max(reserved[segment], room - address)
 
 
 def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[PersistentLayout | None] | Infeasible:
@@ -145,7 +146,7 @@ def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPla
                 reason = f"{name!r} held by {_cores(other_cores)}, read on {_cores(plan.cores)}; expected the same of all segments"
                 return Infeasible(f"segment {index}, {plan.label}", reason)
     # addresses, core by core
-    number, have = storage_numbers(target_graph), room_blocks(target_graph.machine, Memory.L1)
+    number, capacity = storage_numbers(target_graph), room_blocks(target_graph.machine, Memory.L1)
     by_core: dict[int, dict[int, tuple[int, int]]] = {}
     for name, life in lives.items():
         by_core.setdefault(segments[life[0]][0].cores[0], {})[number[name]] = life
@@ -153,14 +154,14 @@ def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPla
     for core, core_lives in by_core.items():
         storages, spans = lives_in_order(target_graph, core_lives)
         places, blocks = np.empty(len(storages), np.int64), np.empty(len(segments), np.int64)
-        place_persistent(spans, np.ones(len(storages), np.bool_), have, places, blocks)
+        place_persistent(spans, np.ones(len(storages), np.bool_), capacity, places, blocks)
         beside[core] = blocks.tolist()
         first |= zip(storages, places.tolist(), strict=True)
     layouts: list[PersistentLayout | None] = []
     for index, (plan, _) in enumerate(segments):
         size = max([beside[core][index] for core in plan.cores if core in beside], default=0)
-        if size > have:
-            reason = f"{size * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
+        if size > capacity:
+            reason = f"{size * BLOCK_BYTES:,} B are held, L1 has {capacity * BLOCK_BYTES:,}"
             return Infeasible(f"segment {index}, {plan.label}", reason)
         layouts.append(PersistentLayout(size, tuple([(number[name], first[number[name]]) for name in plan.held])) if size else None)
     return layouts

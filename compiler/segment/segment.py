@@ -35,8 +35,11 @@ from compiler.target.target_graph import TargetGraph
 class Outline(NamedTuple):
     """Outline of a segment: the numbers that decide shares, strips and blocks of operators [start, stop), whatever the tilings are.
 
-    Numbers: channels, of parts of output channels; columns, of strips; blocks, of blocks of rows; dealt, of cores that share iterations.
-    Bits: halo, operators that cache the halo of their input; held, persistent storages (`segment.persistent`).
+    Fields are named as in `SegmentPlan`.
+
+    channels: number of parts of output channels.  columns: number of strips.  blocks: number of blocks of rows.
+    dealt: number of cores among which the iterations are divided.
+    halo: operators that cache the halo of their input, as bits.  held: persistent storages, as bits (`segment.persistent`).
     """
 
     start: int
@@ -96,7 +99,7 @@ class Segment(NamedTuple):
     """Segment with all splits applied.
 
     plan: plan after all transforms.  outline: outline of this plan.  parts: target graph of every part of output channels.
-    cuts: per part, target graphs of its strips.  fed: fed pools, as bits.
+    cuts: per part, target graphs of its strips.  fed: pools whose input convolutions write into UB, as bits (`segment.pool_fusion`).
     """
 
     plan: SegmentPlan
@@ -120,16 +123,17 @@ class Segment(NamedTuple):
         if isinstance(held, Infeasible):
             return held
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching, held)
-        layout = _cut(target_graph, start, stop, outline.channels, outline.columns)
+        split = _split(target_graph, start, stop, outline.channels, outline.columns)
+        if isinstance(split, Infeasible):
+            return _refused(plan, split)
         fed = fed_operators(target_graph, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
-        if isinstance(layout, Infeasible):
-            return _refused(plan, layout)
         if isinstance(fed, Infeasible):
             return _refused(plan, fed)
-        return cls(plan, outline, *layout, fed)
+        parts, cuts = split
+        return cls(plan, outline, parts, cuts, fed)
 
     @property
-    def largest(self) -> int:
+    def largest_index(self) -> int:
         """Index of the first part with the most channels."""
         return self.parts.index(largest_part(self.parts, self.outline.start, self.outline.stop)) if len(self.parts) > 1 else 0
 
@@ -144,18 +148,18 @@ class Segment(NamedTuple):
 
     def widest(self) -> StripBlocks:
         """Largest part, as wide as its widest strip, with the streamed right operands of the plan."""
-        target_graph, outline = self.parts[self.largest], self.outline
+        target_graph, outline = self.parts[self.largest_index], self.outline
         strip = widest(target_graph, outline.start, outline.stop, outline.columns)
         assert not isinstance(strip, Infeasible), "`of` refuses what has none"
-        return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest), self.fed))
+        return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest_index), self.fed))
 
     def share(self, core: int) -> CoreShare:
         """Work of core `core`, an index into the plan's cores: its part of the channels, or a range of the iterations."""
-        part = core if len(self.parts) > 1 else 0
+        part, share_index = (core, 0) if len(self.parts) > 1 else (0, core)  # the core of a part has all iterations
         core_strips = self.strips(part)
         target_graph = core_strips[0].target_graph
         iterations = target_graph.storages[target_graph.operators[self.outline.start].y.storage].n * self.outline.blocks
-        return CoreShare(core_strips, share_iterations(iterations, (core - part, self.outline.dealt)))
+        return CoreShare(core_strips, share_iterations(iterations, (share_index, self.outline.dealt)))
 
     def slots(self, strip: StripBlocks) -> dict[int, int]:
         """Number of slots of every tensor in L1 (`segment.memory_plan.slot_counts`)."""
@@ -168,16 +172,15 @@ class Segment(NamedTuple):
 
         flip, explain: see `place_segment`.  held: layout of the program's persistent tensors; None: layout for the segment alone.
         """
-        return place_segment(
-            share.strips, self.plan, flip, explain, held or isolated_layout(share.strips[0].target_graph, self.outline.held)
-        )
+        layout = held or isolated_layout(share.strips[0].target_graph, self.outline.held)
+        return place_segment(share.strips, self.plan, flip, explain, layout)
 
 
 @lru_cache(maxsize=4096)
-def _cut(
+def _split(
     target_graph: TargetGraph, start: int, stop: int, channels: int, columns: int
 ) -> tuple[tuple[TargetGraph, ...], tuple[tuple[TargetGraph, ...], ...]] | Infeasible:
-    """Target graphs of parts, and per part the target graphs of its strips."""
+    """Target graphs of parts, and per part the target graphs of its strips.  channels, columns: number of parts and of strips."""
     parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):
         return parts
@@ -191,4 +194,5 @@ def _cut(
 
 
 def _refused(plan: SegmentPlan, why: Infeasible) -> Infeasible:
+    """The reason with the segment in front of it."""
     return Infeasible(segment_label(plan), f"{why.where}: {why.reason}" if why.where else why.reason)

@@ -204,8 +204,8 @@ def _windows(target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], h
     if gene.window != FORMULA:
         return ("all" if gene.window == ALL else gene.window,)
     strip = largest_strip(target_graph, outline(target_graph, gene, held))
-    have = room_blocks(target_graph.machine, Memory.L1) - beside
-    return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings, have), 1)
+    capacity = room_blocks(target_graph.machine, Memory.L1) - beside
+    return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings, capacity), 1)
 
 
 def _in_chunks(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
@@ -303,12 +303,12 @@ class _Fitting:
         return peak <= self.room
 
     def fits_ub(self) -> bool:
-        have = room_blocks(self.target_graph.machine, Memory.UB)
-        if sum([asked.ub for asked in self.taken.values()]) <= have:
+        capacity = room_blocks(self.target_graph.machine, Memory.UB)
+        if sum([asked.ub for asked in self.taken.values()]) <= capacity:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
         requests = [ub_requests_of(k, asked.buffers, last, self.layout.until[k]) for k, asked in self.taken.items()]
-        return fits(tuple(merge_pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
+        return fits(tuple(merge_pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), capacity, self.apart)
 
     def feeds(self) -> bool:
         """Whether the tilings taken allow every fed pool to be fed."""

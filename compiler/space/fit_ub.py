@@ -35,25 +35,25 @@ def fitted(
     Weights take no more of L1 than before.  Constants are split, the largest first, while they take more than half of UB.  Then the largest
     live tile of the worst step is reduced by the missing blocks, repeatedly.
     """
-    have, asking = room_blocks(target_graph.machine, Memory.UB), _TilingRequests(target_graph, layout, tilings, leaders)
-    if asking.least > have:
+    capacity, asking = room_blocks(target_graph.machine, Memory.UB), _TilingRequests(target_graph, layout, tilings, leaders)
+    if asking.least > capacity:
         return None
-    while sum(request.size for request in asking.requests if request.buffer.kind == "constants") > have // 2 and _streamed(asking):
+    while sum(request.size for request in asking.requests if request.buffer.kind == "constants") > capacity // 2 and _streamed(asking):
         pass
     stuck: set[int] = set()
     while True:
         requests = asking.requests
-        _, need = place_buffers(requests, have, False, apart)
-        if need <= have:
+        _, need = place_buffers(requests, capacity, False, apart)
+        if need <= capacity:
             return asking.tilings
-        k = _largest_tile(requests, have, stuck)
+        k = _largest_tile(requests, capacity, stuck)
         if k is None:
             if not _streamed(asking):
                 return None
             stuck.clear()
         else:
             tiles = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
-            room = (max(tiles) - max(_ALIGN, -(-(need - have) // len(tiles)))) // _ALIGN * _ALIGN
+            room = (max(tiles) - max(_ALIGN, -(-(need - capacity) // len(tiles)))) // _ALIGN * _ALIGN
             smaller = (
                 _smaller_tiling(target_graph, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(tiles) > _ALIGN else None
             )
@@ -123,11 +123,11 @@ def _streamed(asking: _TilingRequests) -> bool:
     return True
 
 
-def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int]) -> int | None:
+def _largest_tile(requests: Sequence[BufferRequest], capacity: int, stuck: set[int]) -> int | None:
     """Operator with the largest tile that is live at the worst step, or at any step if the worst step fits; None without a tile.  stuck:
     operators whose tile cannot shrink."""
     _, live = peak(requests)
-    if sum(request.size for request in live) <= have:
+    if sum(request.size for request in live) <= capacity:
         live = list(requests)
     tiles = [(request.size, -request.buffer.of) for request in live if request.buffer.kind in _TILES and request.buffer.of not in stuck]
     return -max(tiles)[1] if tiles else None

@@ -26,12 +26,12 @@ def within_level(target_graph: TargetGraph, gene: Gene, level: str) -> Gene:
     All segments of a program divide the shared memory, so a gene for another size of shared memory gets the level's grant.
     """
     grants, wanted = memory_grants(target_graph.machine), grant_of(target_graph, level)
-    granted, theirs = grants[gene.grant], grants[wanted]
-    if granted.shared_bytes == theirs.shared_bytes:
-        if granted.l1_bytes <= theirs.l1_bytes:
+    gene_grant, level_grant = grants[gene.grant], grants[wanted]
+    if gene_grant.shared_bytes == level_grant.shared_bytes:
+        if gene_grant.l1_bytes <= level_grant.l1_bytes:
             return gene
         needs = l1_of(target_graph, gene)
-        if needs is not None and needs <= theirs.l1_bytes:
+        if needs is not None and needs <= level_grant.l1_bytes:
             return gene
     return gene._replace(grant=wanted)
 

@@ -360,13 +360,13 @@ def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome |
     borders = sorted({g.start for g in one} & {g.start for g in second})
     stretches = []
     for start, stop in zip(borders, [*borders[1:], one[-1].stop], strict=True):
-        ours, theirs = ([g for g in genome if start <= g.start < stop] for genome in (one, second))
-        if [bare(g) for g in ours] != [bare(g) for g in theirs]:
-            stretches.append((one.index(ours[0]), len(ours), theirs))
+        old_genes, new_genes = ([g for g in genome if start <= g.start < stop] for genome in (one, second))
+        if [bare(g) for g in old_genes] != [bare(g) for g in new_genes]:
+            stretches.append((one.index(old_genes[0]), len(old_genes), new_genes))
     if not stretches:
         return None
-    first, width, theirs = stretches[int(rng.integers(len(stretches)))]
-    return _swap(one, first, *theirs, width=width)
+    first, width, new_genes = stretches[int(rng.integers(len(stretches)))]
+    return _swap(one, first, *new_genes, width=width)
 
 
 def random_genome(target_graph: TargetGraph, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:

@@ -61,11 +61,11 @@ def cut_tensors(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
             if gene.columns > 1 or gene.images > 1 or len(gene_cores) > 1 or gene_cores != cores[birth]:
                 refused.add(storage)
             lives[storage], saved[storage] = (birth, index), saved.get(storage, 0) + moved
-    have, makers = room_blocks(target_graph.machine, Memory.L1), first_makers(target_graph)
+    capacity, makers = room_blocks(target_graph.machine, Memory.L1), first_makers(target_graph)
     return [
         CutTensor(storage, makers[storage], blocks, birth, death, saved[storage])
         for storage, (birth, death) in lives.items()
-        if storage not in refused and (blocks := held_blocks(target_graph, storage)) < have
+        if storage not in refused and (blocks := held_blocks(target_graph, storage)) < capacity
     ]
 
 

@@ -33,7 +33,9 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 class _Candidate(NamedTuple):
     """Candidate.  name: name of a tensor, or, if `weights`, of the operator in segment `birth` that has the weights.  blocks: size.
-    birth, death: first and last segment of its life.  saved: blocks of DDR traffic that it saves."""
+
+    birth, death: first and last segment of its life.  saved: blocks of DDR traffic that it saves.
+    """
 
     name: str
     weights: bool
@@ -55,28 +57,29 @@ def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan,
     )
     tensors = {candidate.name for candidate in shared_candidates if not candidate.weights}
     weights = {(candidate.birth, candidate.name) for candidate in shared_candidates if candidate.weights}
-    completed = []
+    completed_plans = []
     for index, (plan, start) in enumerate(segments):
         border = border_tensors(target_graph, start, start + len(plan.operators))
-        shared = tuple([candidate.name for candidate in border if candidate.name in tensors])
+        shared = tuple([tensor.name for tensor in border if tensor.name in tensors])
         staged = tuple([name for name in plan.operators if (index, name) in weights])
         same = shared == plan.shared and staged == plan.staged
-        completed.append(plan if same else plan.model_copy(update={"shared": shared, "staged": staged}))
-    return completed
+        completed_plans.append(plan if same else plan.model_copy(update={"shared": shared, "staged": staged}))
+    return completed_plans
 
 
-def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
+def with_residents(target_graph: TargetGraph, plan: Plan) -> Plan:
     """Plan with residents chosen by the rules; its order of operators may differ from the target graph's order.
 
     Raises `BadInputError` if the plan names other operators.
     """
     if target_graph.machine.shared is None:
         return plan
-    of = permute_to(target_graph, [name for segment in plan.segments for name in segment.operators])
-    if isinstance(of, Infeasible):
-        raise BadInputError(f"plan: {of}")
+    in_plan_order = permute_to(target_graph, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(in_plan_order, Infeasible):
+        raise BadInputError(f"plan: {in_plan_order}")
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
-    return plan.model_copy(update={"segments": tuple(with_shared(of, list(zip(plan.segments, starts, strict=False))))})
+    segments = list(zip(plan.segments, starts, strict=False))  # one start more: the end of the plan
+    return plan.model_copy(update={"segments": tuple(with_shared(in_plan_order, segments))})
 
 
 def without_shared(plan: SegmentPlan) -> SegmentPlan:
@@ -85,6 +88,7 @@ def without_shared(plan: SegmentPlan) -> SegmentPlan:
 
 
 def _tensors(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+    """Tensors that a segment writes or reads in DDR: all but persistent ones (plan key `held`)."""
     storages = {storage.name: storage for storage in target_graph.storages}
     candidates: dict[str, _Candidate] = {}
     for index, (plan, start) in enumerate(segments):
@@ -92,35 +96,36 @@ def _tensors(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
             if name in plan.held:
                 continue
             storage = storages[name]
-            moved = (stored + loaded * plan.channels) * storage.plane_blocks * storage.n
+            # every part of the channels loads all of its input; `stored` and `loaded` are planes
+            moved_blocks = (stored + loaded * plan.channels) * storage.plane_blocks * storage.n
             candidate = candidates.get(name) or _Candidate(name, False, storage.n * storage.image_blocks, index, index, 0)
-            candidates[name] = candidate._replace(death=index, saved=candidate.saved + moved)
+            candidates[name] = candidate._replace(death=index, saved=candidate.saved + moved_blocks)
     return list(candidates.values())
 
 
 def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
     """Weights worth staging: the saved traffic takes longer on the port of DDR than the staged loads' overhead."""
-    candidates = []
+    machine, candidates = target_graph.machine, list[_Candidate]()
     for index, (plan, start) in enumerate(segments):
         if any("staged" in transform.conflicts and transform.wanted(plan) for transform in TRANSFORMS):
             continue  # each part of a transformed segment loads its own weights
-        repeats = plan.blocks_of_strips * target_graph.images
+        iterations = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(target_graph.operators[start + k])
             if product is None or not product.stored_weight_blocks or not isinstance(tiling, ConvTiling):
                 continue
             # every core reads the weights once, or once per iteration; with a split by channels each core reads its part
-            reads = repeats if tiling.weights == "streamed" else 1
-            reads = max(reads, plan.dealt) if plan.dealt > 1 else reads
-            saved = product.stored_weight_blocks * (reads - 1)
-            if saved * BLOCK_BYTES > _overhead(target_graph.machine, product.stored_weight_blocks, reads) * float(
-                target_graph.machine.ddr.deliverable
-            ):
-                candidates.append(_Candidate(plan.operators[k], True, product.stored_weight_blocks, index, index, saved))
+            reads = iterations if tiling.weights == "streamed" else 1
+            if plan.dealt > 1:
+                reads = max(reads, plan.dealt)
+            blocks = product.stored_weight_blocks
+            saved = blocks * (reads - 1)
+            if saved * BLOCK_BYTES > _overhead_cycles(machine, blocks, reads) * float(machine.ddr.deliverable):
+                candidates.append(_Candidate(plan.operators[k], True, blocks, index, index, saved))
     return candidates
 
 
-def _overhead(machine: Machine, blocks: int, reads: int) -> int:
+def _overhead_cycles(machine: Machine, blocks: int, reads: int) -> int:
     """Cycles of start-ups of all staged loads, and of the flag to other cores."""
     path = machine.path(Memory.SHARED, Memory.L1)
     assert path is not None
@@ -129,32 +134,33 @@ def _overhead(machine: Machine, blocks: int, reads: int) -> int:
     return pieces * reads * (path.startup_cycles + machine.shared.latency_cycles) + machine.flags.between_cores_cycles
 
 
-def _chosen_candidates(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
-    """Candidates that fit together."""
+def _chosen_candidates(candidates: list[_Candidate], segments: int, capacity: int) -> list[_Candidate]:
+    """Candidates that fit together.  segments: number of segments.  capacity: blocks of the shared memory."""
     ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
     rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
-    taken = _admit_candidates(rows, np.zeros(segments, np.int64), have)
-    fitting = [candidate for candidate, fits in zip(ordered, taken.tolist(), strict=True) if fits]
-    while fitting and _needed(fitting) > have:  # fragmentation: drop the candidate that saves least
-        fitting.pop()
-    return fitting
+    admitted = _admit_candidates(rows, np.zeros(segments, np.int64), capacity)
+    chosen = [candidate for candidate, fits in zip(ordered, admitted.tolist(), strict=True) if fits]
+    while chosen and _allocated_blocks(chosen) > capacity:  # fragmentation: drop the candidate that saves least
+        chosen.pop()
+    return chosen
 
 
-def _needed(kept: Sequence[_Candidate]) -> int:
-    requests = [BufferRequest(Buffer("tensor", i), candidate.blocks, candidate.birth, candidate.death) for i, candidate in enumerate(kept)]
+def _allocated_blocks(candidates: Sequence[_Candidate]) -> int:
+    """Blocks that candidates take together, with the gaps that the allocator leaves."""
+    requests = [BufferRequest(Buffer("tensor", i), c.blocks, c.birth, c.death) for i, c in enumerate(candidates)]
     return allocate(requests)[1]
 
 
 @njit(cache=True)
-def _admit_candidates(rows: np.ndarray, live: np.ndarray, have: int) -> np.ndarray:
+def _admit_candidates(rows: np.ndarray, live: np.ndarray, capacity: int) -> np.ndarray:
     """Candidates with room in every segment of their lives, bool [n]; earlier candidates take room first.
 
-    rows: int64 [n, 3], (blocks, birth, death).  live: int64 [segments], blocks in use.
+    rows: int64 [n, 3], (blocks, birth, death).  live: int64 [segments], blocks in use.  capacity: blocks of the memory.
     """
-    taken = np.zeros(rows.shape[0], np.bool_)
+    admitted = np.zeros(rows.shape[0], np.bool_)
     for i in range(rows.shape[0]):
         blocks, birth, death = rows[i]
-        if live[birth : death + 1].max() + blocks <= have:
+        if live[birth : death + 1].max() + blocks <= capacity:
             live[birth : death + 1] += blocks
-            taken[i] = True
-    return taken
+            admitted[i] = True
+    return admitted

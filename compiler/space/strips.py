@@ -30,17 +30,22 @@ def fewest_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
     fit."""
     if _fits(target_graph, start, stop, 1):
         return 1
-    finest = most_strips(target_graph, start, stop)
-    tries = [1 << i for i in range(1, finest.bit_length())]
-    enough = next((count for count in (*tries, finest) if count > 1 and _fits(target_graph, start, stop, count)), 1)
-    below = max((count for count in tries if count < enough), default=1)
-    while enough - below > 1:
-        middle = (below + enough) // 2
-        below, enough = (below, middle) if _fits(target_graph, start, stop, middle) else (middle, enough)
+    # powers of two bracket the number: `low` strips do not fit, `enough` fit
+    largest = largest_strip_count(target_graph, start, stop)
+    powers = [1 << i for i in range(1, largest.bit_length())]
+    enough = next((count for count in (*powers, largest) if count > 1 and _fits(target_graph, start, stop, count)), 1)
+    low = max((count for count in powers if count < enough), default=1)
+    # bisection
+    while enough - low > 1:
+        middle = (low + enough) // 2
+        if _fits(target_graph, start, stop, middle):
+            enough = middle
+        else:
+            low = middle
     return enough
 
 
-def most_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
+def largest_strip_count(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Largest number of strips that `fewest_strips` tries."""
     narrowest = min(target_graph.operators[k].out_w for k in range(start, stop) if leaves_segment(target_graph, k, stop))
     return max(1, min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST)))
@@ -51,38 +56,45 @@ def nearest_strips(target_graph: TargetGraph, start: int, stop: int, wanted: int
     fewest = fewest_strips(target_graph, start, stop)
     if wanted <= fewest or fewest == 1:
         return fewest
-    return fewest if isinstance(strips(target_graph, start, stop, min(wanted, MAX_STRIPS)), Infeasible) else min(wanted, MAX_STRIPS)
+    count = min(wanted, MAX_STRIPS)
+    return fewest if isinstance(strips(target_graph, start, stop, count), Infeasible) else count
 
 
-def _fits(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
-    """Whether L1 holds the smallest buffers of the run's tensors and the smallest chunks of weights; a sum mostly decides it."""
-    return (columns == 1 and _most(target_graph, start, stop) <= room_blocks(target_graph.machine, Memory.L1)) or _has_places(
-        target_graph, start, stop, columns
-    )
+def _fits(target_graph: TargetGraph, start: int, stop: int, count: int) -> bool:
+    """Whether L1 holds the smallest buffers of the run's tensors and the smallest chunks of weights, in `count` strips.
+
+    For full rows a sum mostly decides it.
+    """
+    if count == 1 and _bound_blocks(target_graph, start, stop) <= room_blocks(target_graph.machine, Memory.L1):
+        return True
+    return _has_places(target_graph, start, stop, count)
 
 
-def _has_places(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
-    finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in rows_needed(target_graph)[start:stop])))
+def _has_places(target_graph: TargetGraph, start: int, stop: int, count: int) -> bool:
+    """Whether the allocator finds places in L1 for these buffers, without or with cached halos."""
+    most_blocks = max(1, min(rows.size for rows in rows_needed(target_graph)[start:stop]))
+    finest = Outline(start, stop, columns=count, blocks=most_blocks)
     largest = largest_strip(target_graph, finest)
     if isinstance(largest, Infeasible):
         return False
     strip, _ = largest
-    operators = strip.operators[start:stop]
-    weights = [BufferRequest(Buffer("weights", k), size, k, k, 1 << k) for k, size in enumerate(map(_smallest_chunks, operators)) if size]
-    have = room_blocks(target_graph.machine, Memory.L1)
-    ways = finest, finest._replace(halo=(1 << stop - start) - 1)
-    return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)
+    sizes = map(_smallest_chunks, strip.operators[start:stop])
+    weights = [BufferRequest(Buffer("weights", k), size, k, k, 1 << k) for k, size in enumerate(sizes) if size]
+    capacity = room_blocks(target_graph.machine, Memory.L1)
+    all_cached = finest._replace(halo=(1 << stop - start) - 1)
+    return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), capacity) for way in (finest, all_cached))
 
 
-def _most(target_graph: TargetGraph, start: int, stop: int) -> int:
+def _bound_blocks(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Blocks of L1 for the tensors of a run in one block and all its smallest chunks: an upper bound of the need in `_has_places`."""
-    allocations = run_of(target_graph, start, stop).allocations.values()
-    heights = ((allocation, target_graph.storages[allocation.storage]) for allocation in allocations)
-    tensors = [round_up(allocation.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for allocation, storage in heights]
-    return sum(tensors) + sum(map(_smallest_chunks, target_graph.operators[start:stop]))
+    tensors = 0
+    for allocation in run_of(target_graph, start, stop).allocations.values():
+        storage = target_graph.storages[allocation.storage]
+        tensors += round_up(allocation.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS)
+    return tensors + sum(map(_smallest_chunks, target_graph.operators[start:stop]))
 
 
-def _smallest_chunks(spec: TargetOp) -> int:
+def _smallest_chunks(op: TargetOp) -> int:
     """Blocks of L1 of the two smallest chunks of an operator's weights; 0 for an operator without weights."""
-    product = product_of(spec)
-    return 0 if product is None else min(spec.weight_blocks, 2 * product.fractal.weight_blocks)
+    product = product_of(op)
+    return 0 if product is None else min(op.weight_blocks, 2 * product.fractal.weight_blocks)

@@ -23,7 +23,7 @@ from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome
 from compiler.space.initial import single_operators
-from compiler.space.shared_memory import settled, with_shared, without_shared
+from compiler.space.shared_memory import with_residents, with_shared, without_shared
 from simulator.breakdown import breakdown
 from simulator.npu import isa
 from simulator.npu.errors import UnsupportedError
@@ -122,7 +122,7 @@ def is_right(seed: int, name: str, size_bytes: int) -> None:
     plan = random_plan(case.target_graph, np.random.default_rng(seed))
     if plan is None:
         return
-    program = Compiler(case.target_graph).compile(settled(case.target_graph, plan))
+    program = Compiler(case.target_graph).compile(with_residents(case.target_graph, plan))
     if isinstance(program, Program):
         check_program(case, program)
 
@@ -316,7 +316,7 @@ def test_nothing_stays_where_there_is_none() -> None:
     target_graph = lower_unit("residual_block", load_machine("tiny"))
     plan = planned_of(target_graph)
     assert "shared" not in plan.to_json()
-    assert settled(target_graph, plan) is plan
+    assert with_residents(target_graph, plan) is plan
     assert with_shared(target_graph, with_starts(plan)) == list(plan.segments)
     assert plan_of(target_graph, []).segments == ()
     assert Gene(0, 1) == Gene(0, 1)

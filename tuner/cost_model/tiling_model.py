@@ -20,7 +20,7 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts, choice_count
-from compiler.space.shared_memory import settled
+from compiler.space.shared_memory import with_residents
 from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
@@ -56,7 +56,7 @@ def plan_tilings(compiler: Compiler, models: Models) -> dict[str, Plan]:
             by_structure[structure] = pick_tilings(compiler, k, models)
         for level, plan in by_structure[structure].items():
             chosen[level].append(plan.model_copy(update={"operators": (spec.name,)}))
-    return {level: settled(target_graph, plan_of(target_graph, segments)) for level, segments in chosen.items()}
+    return {level: with_residents(target_graph, plan_of(target_graph, segments)) for level, segments in chosen.items()}
 
 
 def pick_tilings(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPlan]:

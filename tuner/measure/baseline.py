@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from compiler.build import measure_plans
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
-from compiler.space.shared_memory import settled
+from compiler.space.shared_memory import with_residents
 from compiler.target.level_limits import at_level
 
 
@@ -29,6 +29,5 @@ def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[st
         timings = measure_plans(compiler, dict.fromkeys(levels, plan))[levels[0]].timings
         return math.prod(timings[level].cycles for level in levels)
 
-    return min(
-        (baseline, settled(at_level(compiler.target_graph, levels[0]), baseline.model_copy(update={"segments": in_file}))), key=product
-    )
+    reordered = baseline.model_copy(update={"segments": in_file})
+    return min((baseline, with_residents(at_level(compiler.target_graph, levels[0]), reordered)), key=product)

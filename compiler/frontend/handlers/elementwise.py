@@ -48,8 +48,10 @@ def prelu(state: Translator, node: NodeProto, values: Attributes) -> None:
     if isinstance(slope, float):
         _chain(state, node, ACTIVATIONS["LeakyRelu"]({"alpha": slope}), view)
         return
-    below = Step("scale_shift", scale=slope, shift=np.zeros_like(slope))
-    _chain(state, node, (KEEP_X, Step("mins", 0.0), below, KEEP_Y, TAKE_X, Step("relu"), Step("add", register=KEEP_Y.register)), view)
+    negative_part = Step("scale_shift", scale=slope, shift=np.zeros_like(slope))
+    _chain(
+        state, node, (KEEP_X, Step("mins", 0.0), negative_part, KEEP_Y, TAKE_X, Step("relu"), Step("add", register=KEEP_Y.register)), view
+    )
 
 
 def pow_(state: Translator, node: NodeProto, values: Attributes) -> None:

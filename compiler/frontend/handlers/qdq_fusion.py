@@ -359,9 +359,9 @@ class GroupFinder:
         Raises BadInputError for scales of a convolution along another axis: onnxruntime applies them to output channels without a check.
         """
         scale, rank = self.scale(weights), self.ranks.get(weights.input[0])
-        above = not (scale <= 0).any()
-        if not above or not rank or scale.size == 1:
-            return above
+        all_positive = not (scale <= 0).any()
+        if not all_positive or not rank or scale.size == 1:
+            return all_positive
         channels = 0 if node.op_type == "Conv" or attributes(node).get("transB", 0) else rank - 1
         axis = int(attributes(weights).get("axis", 1))
         if axis % rank != channels and node.op_type == "Conv":

@@ -169,7 +169,7 @@ def constant_as(view: View, shape: Shape, array: NDArray[Any]) -> NDArray[np.flo
     if array.ndim > rank:
         return None
     padded = array.reshape((1,) * (rank - array.ndim) + array.shape)
-    if any(have not in (1, want) for have, want in zip(padded.shape, view.shape, strict=True)):
+    if any(size not in (1, want) for size, want in zip(padded.shape, view.shape, strict=True)):
         return None
     places = [(atom, padded.shape[i] > 1) for i, atoms in enumerate(view.axes) for atom in atoms]
     values = padded.reshape([atom.size if varies else 1 for atom, varies in places])

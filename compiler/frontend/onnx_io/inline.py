@@ -140,8 +140,8 @@ class _Calls:
             yield from (helper.make_node("Unsqueeze", [name, f"{base}.first"], [f"{name}.row"]) for name in scans)
         results = [name or f"{base}.unread{i}" for i, name in enumerate(node.output)]
         yield from (helper.make_node("Identity", [last], [name]) for last, name in zip(carried, results, strict=False))
-        above = zip(results[len(carried) :], zip(*rows, strict=True), strict=False)
-        yield from (helper.make_node("Concat", list(parts), [name], axis=0) for name, parts in above)
+        stacked = zip(results[len(carried) :], zip(*rows, strict=True), strict=False)
+        yield from (helper.make_node("Concat", list(parts), [name], axis=0) for name, parts in stacked)
 
 
 def _body(node: NodeProto, values: Mapping[str, Any], version: int) -> FunctionProto | None:

@@ -295,9 +295,9 @@ def _pointwise(op: str, inputs: list[_Moments]) -> _Moments:
     if op == "Relu":
         std = math.sqrt(x.variance) or 1e-3
         z = x.mean / std
-        density, below = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), 0.5 * (1 + math.erf(z / math.sqrt(2)))
-        mean = x.mean * below + std * density
-        return _Moments(mean, max((x.mean**2 + x.variance) * below + x.mean * std * density - mean**2, 1e-6))
+        density, cumulative = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), 0.5 * (1 + math.erf(z / math.sqrt(2)))
+        mean = x.mean * cumulative + std * density
+        return _Moments(mean, max((x.mean**2 + x.variance) * cumulative + x.mean * std * density - mean**2, 1e-6))
     if op == "MaxPool":
         # expected maximum of a handful of correlated values: one standard deviation up
         return _Moments(x.mean + math.sqrt(x.variance), x.variance)

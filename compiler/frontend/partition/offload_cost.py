@@ -21,7 +21,7 @@ _HOST_BYTES = 4  # a value of float32
 
 
 class NodeWork(NamedTuple):
-    """Work of one node on the host: MACs, and values that it reads (with weights) and writes.
+    """Work of one node.  macs: multiply-accumulates.  values: number of values that it reads (with weights) and writes.
 
     integers: whether it multiplies integers of 8 bits.
     """
@@ -60,25 +60,30 @@ class Offload:
     def host_s(self, nodes: Sequence[NodeWork]) -> float:
         """Seconds of the nodes on the host."""
         host = self.machine.host
-        return sum(max(n.macs / host.macs_per_s, n.values * _HOST_BYTES / host.bytes_per_s) for n in nodes)
+        return sum(max(node.macs / host.macs_per_s, node.values * _HOST_BYTES / host.bytes_per_s) for node in nodes)
 
     def npu_s(self, work: SubgraphWork) -> float:
         """Seconds of the nodes as a subgraph on the NPU."""
         machine = self.machine
-        macs = sum(node.macs for node in work.nodes if not node.integers) / float(machine.peak(self.dtype) * machine.cores)
-        if integers := sum(node.macs for node in work.nodes if node.integers):
-            macs += integers / float(machine.peak(DataType.int8) * machine.cores)
-        floats = (work.weights + work.border) * self.dtype.size_bytes
-        moved = (floats + work.integer_weights + work.integer_border) / float(machine.ddr.deliverable)
-        copied = work.border * _HOST_BYTES + work.integer_border
-        return self.launch_s + copied / machine.host.bytes_per_s + max(macs, moved) / machine.clock_hz
+        # products and DDR traffic on the NPU at peak rates, at the same time
+        float_macs = sum(node.macs for node in work.nodes if not node.integers)
+        integer_macs = sum(node.macs for node in work.nodes if node.integers)
+        product_cycles = float_macs / float(machine.peak(self.dtype) * machine.cores)
+        if integer_macs:  # a machine of floats has no peak for them
+            product_cycles += integer_macs / float(machine.peak(DataType.int8) * machine.cores)
+        float_bytes = (work.weights + work.border) * self.dtype.size_bytes
+        ddr_cycles = (float_bytes + work.integer_weights + work.integer_border) / float(machine.ddr.deliverable)
+        # copies at the border by the host
+        copied_bytes = work.border * _HOST_BYTES + work.integer_border
+        return self.launch_s + copied_bytes / machine.host.bytes_per_s + max(product_cycles, ddr_cycles) / machine.clock_hz
 
-    def declined(self, work: SubgraphWork) -> str | None:
+    def reason_to_decline(self, work: SubgraphWork) -> str | None:
         """Reason to keep the nodes on the host; None where the NPU is faster."""
-        host, npu = self.host_s(work.nodes), self.npu_s(work)
-        if npu < host:
+        host_s, npu_s = self.host_s(work.nodes), self.npu_s(work)
+        if npu_s < host_s:
             return None
-        return f"supported, but not worth a piece of its own: {host * 1e6:,.1f} us on the host, {npu * 1e6:,.1f} us with launch and copies"
+        times = f"{host_s * 1e6:,.1f} us on the host, {npu_s * 1e6:,.1f} us with launch and copies"
+        return f"supported, but not worth a piece of its own: {times}"
 
 
 class AlwaysOffload(Offload):
@@ -86,5 +91,5 @@ class AlwaysOffload(Offload):
 
     launch_s = 0.0
 
-    def declined(self, work: SubgraphWork) -> str | None:
+    def reason_to_decline(self, work: SubgraphWork) -> str | None:
         return None

@@ -100,9 +100,9 @@ class Partition:
         parts = _Parts(self.model)
         why = {i: f"supported, but {reasons[k]}" for k in reasons for i in self.pieces[k].inside}
         host_nodes = {node.name: node for node in self.host}
-        pieces = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
-        host = parts.host({i for piece in pieces for i in piece.inside}, {}, why)
-        return Partition(self.model, _named(pieces), tuple(host_nodes.get(node.name, node) for node in host))
+        subgraphs = [subgraph for k, subgraph in enumerate(self.pieces) if k not in reasons]
+        host = parts.host({i for subgraph in subgraphs for i in subgraph.inside}, {}, why)
+        return Partition(self.model, _named(subgraphs), tuple(host_nodes.get(node.name, node) for node in host))
 
 
 class AllOnHostError(UnsupportedError):
@@ -113,8 +113,8 @@ class AllOnHostError(UnsupportedError):
         self.part = part
 
 
-def _named(pieces: Iterable[Subgraph]) -> tuple[Subgraph, ...]:
-    return tuple(replace(piece, name=f"Partition{k}") for k, piece in enumerate(pieces))
+def _named(subgraphs: Iterable[Subgraph]) -> tuple[Subgraph, ...]:
+    return tuple(replace(subgraph, name=f"Partition{k}") for k, subgraph in enumerate(subgraphs))
 
 
 def whole_model(model: ModelProto, data: ExternalData = NO_DATA) -> Partition:
@@ -139,10 +139,10 @@ def partition(
     tries = 0
     # every round adds a subgraph, or excludes nodes: refused ones (unsupported), or declined ones (not worth it)
     while True:
-        taken_sets = [piece.inside for piece in subgraphs]
-        if subgraphs and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken_sets, offload)):
+        subgraph_nodes = [subgraph.inside for subgraph in subgraphs]
+        if subgraphs and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), subgraph_nodes, offload)):
             break
-        inside = parts.choose(refused.keys() | declined.keys(), taken_sets)
+        inside = parts.choose(refused.keys() | declined.keys(), subgraph_nodes)
         if ends := parts.ends(inside):
             declined |= {i: _ENDS[parts.nodes[i].op_type] for i in ends}
             continue
@@ -158,13 +158,13 @@ def partition(
         else:
             why = _VIEWS if not check.operators else None
             if subgraphs and offload is not None and why is None:
-                why = offload.declined(parts.work(npu, inside))
+                why = offload.reason_to_decline(parts.work(npu, inside))
             if why is None:
                 subgraphs.append(Subgraph("", npu, frozenset(inside)))
             else:
                 declined |= dict.fromkeys(inside, why)
                 tries += 1
-    npu_nodes = {i for piece in subgraphs for i in piece.inside}
+    npu_nodes = {i for subgraph in subgraphs for i in subgraph.inside}
     host_reasons = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
     return Partition(model, _named(parts.ordered(subgraphs)), parts.host(npu_nodes, refused, host_reasons))
 
@@ -221,12 +221,13 @@ class _Parts:
         """Nodes of the group of a node."""
         return self.groups.get(node, frozenset({node}))
 
-    def choose(self, avoided: Iterable[int], taken: Sequence[frozenset[int]] = ()) -> list[int]:
-        """Heaviest convex set of nodes without the nodes `avoided`.  The set closes no cycle through the subgraphs `taken`.
+    def choose(self, avoided: Iterable[int], subgraph_nodes: Sequence[frozenset[int]] = ()) -> list[int]:
+        """Heaviest convex set of nodes without the nodes `avoided`.  subgraph_nodes: nodes of each subgraph so far; the set closes no cycle
+        through them.
 
         Ties: the set with fewer avoided predecessors, so that its successors may form one subgraph; then the set with more nodes.
         """
-        order = self.quotient(taken)
+        order = self.quotient(subgraph_nodes)
         position = {i: k for k, members in enumerate(order) for i in members}
         edges = {
             (position[self.producer[name]], position[i])
@@ -234,7 +235,7 @@ class _Parts:
             for name in self.reads[i]
             if name in self.producer and self.producer[name] in position
         }
-        barred = {position[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in position}
+        barred = {position[i] for i in (*avoided, *(i for nodes in subgraph_nodes for i in nodes)) if i in position}
         inner = sorted((a, b) for a, b in edges if a != b)
         before = [0] * len(order)  # bits of the barred positions before each position
         for a, b in sorted(inner, key=lambda edge: edge[1]):
@@ -247,9 +248,9 @@ class _Parts:
         positions = heaviest_convex(inner, weights, barred)
         return sorted(i for k in positions for i in order[k])
 
-    def quotient(self, taken: Sequence[frozenset[int]]) -> list[list[int]]:
-        """Working nodes in a topological order; nodes of a group or of a taken subgraph share one entry."""
-        owner = {i: min(members) for i, members in self.groups.items()} | {i: min(piece) for piece in taken for i in piece}
+    def quotient(self, subgraph_nodes: Sequence[frozenset[int]]) -> list[list[int]]:
+        """Working nodes in a topological order; nodes of a group or of a subgraph share one entry."""
+        owner = {i: min(members) for i, members in self.groups.items()} | {i: min(nodes) for nodes in subgraph_nodes for i in nodes}
         if not owner:
             return [[i] for i in self.working]
         before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}  # the nodes of a group stay together
@@ -261,15 +262,17 @@ class _Parts:
             before[owner_key].update(key for key in sources if key in before and key != owner_key)
         return [members[key] for key in TopologicalSorter({key: sorted(keys) for key, keys in before.items()}).static_order()]
 
-    def ordered(self, pieces: Sequence[Subgraph]) -> list[Subgraph]:
+    def ordered(self, subgraphs: Sequence[Subgraph]) -> list[Subgraph]:
         """Subgraphs in execution order."""
-        by_first = {min(piece.inside): piece for piece in pieces}
-        return [by_first[key] for members in self.quotient([piece.inside for piece in pieces]) if (key := min(members)) in by_first]
+        by_first = {min(subgraph.inside): subgraph for subgraph in subgraphs}
+        return [
+            by_first[key] for members in self.quotient([subgraph.inside for subgraph in subgraphs]) if (key := min(members)) in by_first
+        ]
 
-    def too_little(self, avoided: Iterable[int], taken: Sequence[frozenset[int]], offload: Offload | None) -> bool:
+    def too_little(self, avoided: Iterable[int], subgraph_nodes: Sequence[frozenset[int]], offload: Offload | None) -> bool:
         """Whether the remaining nodes take the host no longer than a launch, or no further subgraph is requested."""
-        settled = set(avoided).union(*taken)
-        remaining_work = [self.node_work(i) for i in self.working if i not in settled]
+        excluded = set(avoided).union(*subgraph_nodes)
+        remaining_work = [self.node_work(i) for i in self.working if i not in excluded]
         return not remaining_work or offload is None or offload.host_s(remaining_work) <= offload.launch_s
 
     def node_work(self, node: int) -> NodeWork:

@@ -17,7 +17,7 @@ _NORMAL = 2.0**-60  # far from the ends of float32
 def max_pool(x: Integers, window: SlidingWindow) -> Integers:
     """MaxPool: selects integers; padding is the least of the type."""
     rank = len(window.kernel)
-    return np.asarray(window.over(x, np.iinfo(x.dtype).min).max(axis=tuple(range(2 + rank, 2 + 2 * rank))))
+    return np.asarray(window.windows_of(x, np.iinfo(x.dtype).min).max(axis=tuple(range(2 + rank, 2 + 2 * rank))))
 
 
 def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: SlidingWindow, count_include_pad: bool = False) -> Integers:
@@ -31,14 +31,14 @@ def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: Slid
     rank = len(window.kernel)
     sy, zy = y_q.single("y")
     x_q.single("x")
-    windows = window.over(dequantize(x, x_q), 0.0)  # adding 0 changes no sum
+    windows = window.windows_of(dequantize(x, x_q), 0.0)  # adding 0 changes no sum
     total = np.zeros(windows.shape[: 2 + rank], np.float32)
     for place in np.ndindex(*window.kernel):
         total = total + windows[(..., *place)]
     if count_include_pad:
         count = np.asarray(math.prod(window.kernel))
     else:
-        count = window.over(np.ones((1, 1, *x.shape[2:]), np.int64), 0).sum(axis=tuple(range(2 + rank, 2 + 2 * rank)))
+        count = window.windows_of(np.ones((1, 1, *x.shape[2:]), np.int64), 0).sum(axis=tuple(range(2 + rank, 2 + 2 * rank)))
     return saturate(to_int32(np.asarray(total / count.astype(np.float32) / sy + np.float32(zy), np.float32)), y_q)
 
 

@@ -20,7 +20,10 @@ MAX_SUM = 2**31 - 1  # largest sum
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Geometry of a sliding window over the spatial axes.  pads: before each axis, then after each."""
+    """Geometry of a sliding window over the spatial axes.  pads: before each axis, then after each.
+
+    Shapes below: `places` are the positions of the window along each spatial axis, `kernel` its elements.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -28,14 +31,14 @@ class SlidingWindow:
     dilations: tuple[int, ...]
     groups: int = 1
 
-    def over(self, x: NDArray[Any], fill: float) -> NDArray[Any]:
-        """Windows [n, c, places.., kernel..] of x [n, c, spatial..]."""
+    def windows_of(self, x: NDArray[Any], fill: float) -> NDArray[Any]:
+        """Windows [n, c, places.., kernel..] of x [n, c, spatial..].  fill: value of the padding."""
         rank = len(self.kernel)
         if any(self.pads):
-            around = [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)]
-            x = np.pad(x, around, constant_values=fill)
-        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
-        windows = sliding_window_view(x, reach, axis=tuple(range(2, 2 + rank)))
+            pad_widths = [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)]
+            x = np.pad(x, pad_widths, constant_values=fill)
+        dilated_kernel = [(size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True)]
+        windows = sliding_window_view(x, dilated_kernel, axis=tuple(range(2, 2 + rank)))
         steps = [slice(None, None, step) for step in (*self.strides, *self.dilations)]
         return windows[(slice(None), slice(None), *steps)]
 
@@ -45,15 +48,16 @@ def subtract_zero_point(x: Integers, quantisation: Quantisation) -> NDArray[np.f
     return (x.astype(np.int64) - quantisation.along(x.ndim)[1]).astype(np.float64)
 
 
-def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: int, bias: Sums | None, where: str) -> int:
+def check_bound(x_q: Quantisation, w: Integers, w_q: Quantisation, channel_axis: int, bias: Sums | None, where: str) -> int:
     """Largest possible magnitude of a sum: max over channels of sum|w - zero_point| * max|x - zero_point| + |bias|.
 
-    Raises UnsupportedError where it exceeds int32.
+    x_q: type of x, whose values may be any of it.  channel_axis: axis of w with the output channels.  where: node, for messages.
+    Raises UnsupportedError where the magnitude exceeds int32.
     """
-    zero = x.single(where)[1]
-    reach = max(abs(limit - zero) for limit in x.limits)
+    zero_point = x_q.single(where)[1]
+    largest_x = max(abs(limit - zero_point) for limit in x_q.limits)
     reduced_axes = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
-    bounds = np.abs(subtract_zero_point(w, w_q)).sum(axis=reduced_axes) * reach
+    bounds = np.abs(subtract_zero_point(w, w_q)).sum(axis=reduced_axes) * largest_x
     if bias is not None:
         bounds = bounds + np.abs(bias.astype(np.float64))
     largest = int(bounds.max(initial=0))
@@ -73,17 +77,19 @@ def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, wi
     x: [n, c, spatial..], w: [c_out, c / groups, kernel..].  Padding is the zero point, so it adds nothing.
     """
     c_out, c_in = w.shape[:2]
-    windows = window.over(subtract_zero_point(x, x_q), 0.0)
+    windows = window.windows_of(subtract_zero_point(x, x_q), 0.0)
     weights = subtract_zero_point(w, w_q.of_channels(0, "w"))
     n, rank = x.shape[0], len(window.kernel)
     places = windows.shape[2 : 2 + rank]
-    rows, columns = c_out // window.groups, c_in * math.prod(window.kernel)
+    group_out, k = c_out // window.groups, c_in * math.prod(window.kernel)
     out = np.empty((n, c_out, *places), np.int32)
-    order = (0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))
-    for g in range(window.groups):
-        part = windows[:, g * c_in : (g + 1) * c_in].transpose(order).reshape(-1, columns)
-        product = _int32(part @ weights[g * rows : (g + 1) * rows].reshape(rows, columns).T)
-        out[:, g * rows : (g + 1) * rows] = np.moveaxis(product.reshape(n, *places, rows), -1, 1)
+    order = (0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))  # [n, places.., c, kernel..]
+    # a matrix product [n * places, k] @ [k, output channels] per group
+    for group in range(window.groups):
+        inputs, outputs = slice(group * c_in, (group + 1) * c_in), slice(group * group_out, (group + 1) * group_out)
+        left = windows[:, inputs].transpose(order).reshape(-1, k)
+        product = _int32(left @ weights[outputs].reshape(group_out, k).T)
+        out[:, outputs] = np.moveaxis(product.reshape(n, *places, group_out), -1, 1)
     return out if bias is None else out + bias.reshape(-1, *[1] * rank)
 
 

@@ -139,9 +139,10 @@ def test_worth_by_hand() -> None:
     work = SubgraphWork((NodeWork(40_000_000, 0),), 0, 1_000_000)
     assert OFFLOAD.host_s(work.nodes) == pytest.approx(1e-3)
     assert OFFLOAD.npu_s(work) == pytest.approx(20e-6 + 400e-6 + max(40e6 / 4096, 2e6 / float(EDGE.ddr.deliverable)) / 1e9)
-    assert OFFLOAD.declined(work) is None
+    assert OFFLOAD.reason_to_decline(work) is None
     small = SubgraphWork((NodeWork(10_000_000, 0),), 0, 1_000_000)
-    assert OFFLOAD.declined(small) == ("supported, but not worth a piece of its own: 250.0 us on the host, 453.0 us with launch and copies")
+    times = "250.0 us on the host, 453.0 us with launch and copies"
+    assert OFFLOAD.reason_to_decline(small) == f"supported, but not worth a piece of its own: {times}"
     whole = SubgraphWork((NodeWork(40_000_000, 0, True),), 0, 0, 3_000_000, 1_000_000)  # of integers: another rate, and bytes are bytes
     cycles = max(40e6 / float(EDGE.peak(DataType.int8)), 4e6 / float(EDGE.ddr.deliverable))
     assert OFFLOAD.npu_s(whole) == pytest.approx(20e-6 + 100e-6 + cycles / 1e9)

@@ -73,7 +73,7 @@ def test_cores_that_split_channels_have_a_part_each(chain: TargetGraph) -> None:
     every = [rows_and_columns(chain, found, core) for core in range(4)]
     assert [len(mine) for mine in every] == [whole(chain, 0) // 4] * 4
     assert len(set().union(*every)) == whole(chain, 0)
-    assert found.largest == 0, "the first of equals"
+    assert found.largest_index == 0, "the first of equals"
 
 
 @pytest.mark.parametrize("how", [{}, {"columns": 3}, {"cores": (0, 1), "cached": -1}, {"cores": (0, 1), "split": "channels", "stop": 1}])
