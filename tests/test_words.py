@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("simulator", "compiler", "tuner")
 VAGUE = frozenset((
     "at", "found", "each", "mine", "what", "left", "made", "kept", "known", "told", "whole", "rest", "other", "others", "own", "here",
-    "there", "apart", "alone", "again", "behind", "most",
+    "there", "apart", "alone", "again", "behind", "most", "lacks", "ours", "theirs",
 ))  # fmt: skip
 """Pronouns, participles and the like, which say nothing of the value that they name."""
 KEYS_OF_FILES = {"tuner/audit/report_types.py": ("behind", "others", "own", "what")}

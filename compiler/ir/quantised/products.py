@@ -87,8 +87,8 @@ def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, wi
     # a matrix product [n * places, k] @ [k, output channels] per group
     for group in range(window.groups):
         inputs, outputs = slice(group * c_in, (group + 1) * c_in), slice(group * group_out, (group + 1) * group_out)
-        left = windows[:, inputs].transpose(order).reshape(-1, k)
-        product = _int32(left @ weights[outputs].reshape(group_out, k).T)
+        pixels = windows[:, inputs].transpose(order).reshape(-1, k)
+        product = _int32(pixels @ weights[outputs].reshape(group_out, k).T)
         out[:, outputs] = np.moveaxis(product.reshape(n, *places, group_out), -1, 1)
     return out if bias is None else out + bias.reshape(-1, *[1] * rank)
 
