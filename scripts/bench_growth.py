@@ -38,7 +38,8 @@ from tuner.farm.search_spec import SearchSpec
 from tuner.in_process import Search
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 
-WORKERS = (2, 16, 64)
+WORKERS = (1, 4, 16, 64, 256, 1000)
+MOST_RUNNERS = 64  # job runners in this process, 0.2 GB each; more workers are taken to be as cold
 OUTSTANDING = (64, 1000)  # workers of the driver whose time for a task is measured; it deals as many jobs as the lag permits
 WARM = 8  # programs of a search that only loads kernels
 MESSAGE_US = 500.0  # of a call on Ray (docs/scaling.md)
@@ -183,7 +184,7 @@ def trace_search(search: Search, workers: Sequence[int], message_us: float) -> T
     replace(search, candidates=WARM).run()
     trace, results = record(search, 1, {})
     seconds = {node.key: node.cpu_s for node in trace.nodes[:-1]}  # the budget ends within the last one, elsewhere on several workers
-    for count in sorted({*workers} - {1}):
+    for count in sorted({min(count, MOST_RUNNERS) for count in workers} - {1}):
         farm, _ = record(search, count, replay(trace, count, message_us).assignment)
         pairs = [(node.cpu_s, seconds[node.key]) for node in farm.nodes if node.key in seconds]
         trace.cold[count] = sum(cold_s for cold_s, _ in pairs) / sum(warm_s for _, warm_s in pairs)
@@ -257,7 +258,7 @@ def replay(trace: Trace, workers: int, message_us: float) -> Played:
     Jobs beyond the recorded ones, which workers do before the driver knows that the budget is spent, take the usual time.
     """
     seconds = {node.key: node.cpu_s for node in trace.nodes}
-    usual_s, factor = median(seconds.values()), max(1.0, trace.cold.get(workers, 1.0))
+    usual_s, factor = median(seconds.values()), max(1.0, trace.cold.get(min(workers, MOST_RUNNERS), 1.0))
     schedule, trainings = EpochSchedule(trace.shards, trace.behind), {node.key: node.epochs for node in trace.nodes if node.training}
     if any(node.models for node in trace.nodes) and (TRAINED, 1) not in trainings:
         schedule.begin_trained()
@@ -312,7 +313,10 @@ def time_commands(settings: Sequence[str]) -> dict[str, dict[str, float]]:
 
 def report(result: dict[str, Any], programs: str) -> None:
     """Tables of the figures."""
-    rows = [[f"{count} workers", f"{x:.2f}", f"{result['cold'].get(count, 1):.3f}"] for count, x in result["speedup"][programs].items()]
+    rows = [
+        [f"{count} workers", f"{x:.2f}", f"{result['cold'].get(str(min(int(count), MOST_RUNNERS)), 1):.3f}"]
+        for count, x in result["speedup"][programs].items()
+    ]
     rows.append(["any number", f"{result['s_inf'][programs]:.2f}", "1"])
     print_table([f"<{programs} programs", "speed-up", "CPU time of a job"], rows)
     print("\nthe chain of jobs that bounds it:", *result["chain"], sep="\n  ")
@@ -358,7 +362,7 @@ def main(
             recorded.save(trace)
     else:
         recorded = Trace.load(trace)
-        if recorded.words != words_of(search) or {*counts} - {*recorded.cold, 1}:
+        if recorded.words != words_of(search) or {min(count, MOST_RUNNERS) for count in counts} - {*recorded.cold, 1}:
             raise SystemExit(f"{trace}: of {' '.join(recorded.words)}, with {sorted(recorded.cold)} workers; give another --trace")
     result = analyse(recorded, programs, counts, message_us)
     if real:

@@ -46,6 +46,7 @@ MACHINES = "edge-shared,ascend310-l2"
 PARTS = ("log", "tasks", "checkpoint", "models", "plans", "file", "summary")
 VOLATILE = {"worker", "wall_s", "time"}
 RESULTS = ("run", "levels", "candidates", "tasks", "failures", "instructions", "variants", "cost_model")
+VOLATILE_STATE = ("core_s",)  # of a checkpoint: CPU time of the jobs
 SETTINGS = (  # a model is trained, and every result is followed by a checkpoint
     *("use.packaged_model=false", "model.min_rows=60", "model.growth=0.5", "model.rounds=20"),
     *("segments.candidates=48", "segments.measured=16", "search.changes=8", "search.lag=4", "search.generation=4"),
@@ -107,7 +108,8 @@ def _contents(run: Path) -> Iterator[tuple[str, bytes]]:
         yield name, repr([(field.name, str(field.type)) for field in table.schema]).encode()
         yield name, repr(rows).encode()  # no JSON: what was not measured has features that are no numbers
     for path in sorted((run / "checkpoint").rglob("*.json")):
-        yield "checkpoint", canonical_json(read_json(path)["state"]).encode()
+        state = {key: value for key, value in read_json(path)["state"].items() if key not in VOLATILE_STATE}
+        yield "checkpoint", canonical_json(state).encode()
         yield "checkpoint", (path.parent / "findings.bin").read_bytes()
     for name in ("models", "plans"):
         for path in sorted(path for path in (run / name).rglob("*") if path.is_file()):

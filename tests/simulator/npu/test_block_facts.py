@@ -13,6 +13,7 @@ from simulator.npu.machine_file import load_machine, preset_names
 from simulator.npu.parts import BLOCK_BYTES, DataType
 
 ROOT = Path(__file__).resolve().parents[3]
+OTHER_PART = ROOT / "simulator" / "ethosu"  # a part of its own, whose numbers are those of its registers
 PACKAGES = ("compiler", "simulator", "tuner")
 KNOWS = "simulator/npu/"
 """Where they are facts."""
@@ -100,7 +101,12 @@ WHOLE = {
 
 
 def modules() -> dict[str, str]:
-    found = {path.relative_to(ROOT).as_posix(): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    found = {
+        path.relative_to(ROOT).as_posix(): path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if OTHER_PART not in path.parents
+    }
     return {name: path.read_text() for name, path in found.items() if not name.startswith((KNOWS, CHANNELS))}
 
 

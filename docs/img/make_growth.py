@@ -1,0 +1,85 @@
+"""The plot and the table of docs/scaling.md: speed-ups by number of workers, from what `scripts/bench_growth.py --json` printed.
+
+    python scripts/bench_growth.py --set search.lag=16 --json > 16.json && python docs/img/make_growth.py 16=16.json 64=64.json
+
+Keeps the figures by lag as docs/img/growth.json, draws growth.svg, and writes the block `<!-- growth -->` anew.  Without files: again from
+growth.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+FOLDER = Path(__file__).resolve().parent
+PAGE = FOLDER.parent / "scaling.md"
+KEYS = ("speedup", "cold", "s_inf", "driver_us", "jobs", "tasks", "work_s", "chain", "same_champions")
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 820, 380, 70, 60, 40
+COLOURS = ("#2f6fdb", "#e0a030", "#2f9e6f", "#8e44ad")
+BLOCK = re.compile(r"(<!-- growth -->\n).*?(<!-- end of growth -->)", re.DOTALL)
+
+
+def speedups(figures: dict[str, Any]) -> dict[int, float]:
+    """Workers -> speed-up."""
+    ((_, by_count),) = figures["speedup"].items()
+    return {int(count): value for count, value in by_count.items()}
+
+
+def plot(growth: dict[str, dict[str, Any]]) -> str:
+    """A line for each lag, over the line of perfect growth; both axes are logarithmic."""
+    most = max(count for figures in growth.values() for count in speedups(figures))
+    span_x, span_y = WIDTH - LEFT - 16, HEIGHT - TOP - BOTTOM
+
+    def place(count: float, value: float) -> str:
+        return f"{LEFT + span_x * math.log(count, most):.1f},{TOP + span_y * (1 - math.log(max(value, 1.0), most)):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        'font-family="sans-serif" font-size="13"><title>speed-up of a search by number of workers</title>',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        '<text x="16" y="26" font-size="16" font-weight="bold">speed-up of a search by number of workers</text>',
+        f'<polyline points="{place(1, 1)} {place(most, most)}" fill="none" stroke="#b8bec9" stroke-dasharray="4 4"/>',
+    ]
+    for count in speedups(next(iter(growth.values()))):
+        x, y = place(count, 1).split(",")
+        parts.append(f'<text x="{x}" y="{float(y) + 20:.1f}" text-anchor="middle">{count}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{float(place(1, count).split(",")[1]) + 4:.1f}" text-anchor="end">{count}</text>')
+    for (lag, figures), colour in zip(growth.items(), COLOURS, strict=False):
+        points = [place(count, value) for count, value in speedups(figures).items()]
+        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        x, y = points[-1].split(",")
+        parts.append(f'<text x="{x}" y="{float(y) - 8:.1f}" text-anchor="end" fill="{colour}">search.lag={lag}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def table(growth: dict[str, dict[str, Any]]) -> str:
+    """Rows by number of workers, and the limit of any number."""
+    cells = [f"speed-up at lag {lag} | CPU time of a job, over that on one worker" for lag in growth]
+    lines = [f"| workers | {' | '.join(cells)} |", "|---:" * (1 + 2 * len(growth)) + "|"]
+    for count in speedups(next(iter(growth.values()))):
+        cells = [f"{speedups(figures)[count]:.1f} | {figures['cold'].get(str(count), 1.0):.2f}" for figures in growth.values()]
+        lines.append(f"| {count:,} | {' | '.join(cells)} |")
+    limits = [f"{next(iter(figures['s_inf'].values())):.1f} | " for figures in growth.values()]
+    return "\n".join([*lines, f"| any number | {' | '.join(limits)} |"]) + "\n"
+
+
+def main(files: Annotated[list[str] | None, typer.Argument(metavar="LAG=FILE...", help="JSON of bench_growth, by lag.")] = None) -> None:
+    kept = FOLDER / "growth.json"
+    if files:
+        pairs = (text.partition("=") for text in files)
+        growth = {lag: {key: value for key, value in json.loads(Path(path).read_text()).items() if key in KEYS} for lag, _, path in pairs}
+        kept.write_text(json.dumps(growth, indent=1) + "\n")
+    growth = json.loads(kept.read_text())
+    (FOLDER / "growth.svg").write_text(plot(growth))
+    PAGE.write_text(BLOCK.sub(lambda block: f"{block[1]}{table(growth)}{block[2]}", PAGE.read_text()))
+    sys.stdout.write(table(growth))
+
+
+if __name__ == "__main__":
+    typer.run(main)
