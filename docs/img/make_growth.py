@@ -70,6 +70,7 @@ def table(growth: dict[str, dict[str, Any]]) -> str:
 
 
 def main(files: Annotated[list[str] | None, typer.Argument(metavar="LAG=FILE...", help="JSON of bench_growth, by lag.")] = None) -> None:
+    """Plot and table of docs/scaling.md from what the growth benchmark printed."""
     kept = FOLDER / "growth.json"
     if files:
         pairs = (text.partition("=") for text in files)

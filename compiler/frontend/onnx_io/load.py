@@ -446,6 +446,10 @@ def _convert_opset(model: ModelProto, model_bytes: int, where: str) -> ModelProt
     """Model converted to OPSET; unchanged where the converter fails (the translation supports old forms of operators)."""
     if opset_of(model) >= OPSET:
         return model
+    try:  # the converter believes recorded shapes, and writes other nodes by them
+        onnx_sandbox.infer(model, model_bytes, where, values=False)
+    except LibraryError:
+        _forget_shapes(model)
     try:
         converted = onnx_sandbox.convert(model, model_bytes, where, OPSET)
     except LibraryError:
