@@ -31,6 +31,11 @@ def speedups(figures: dict[str, Any]) -> dict[int, float]:
     return {int(count): value for count, value in by_count.items()}
 
 
+def cold(figures: dict[str, Any], workers: int) -> float:
+    """CPU time of a job on so many workers over that on one: of the largest number that was measured up to there."""
+    return max(((int(count), ratio) for count, ratio in figures["cold"].items() if int(count) <= workers), default=(1, 1.0))[1]
+
+
 def plot(growth: dict[str, dict[str, Any]]) -> str:
     """A line for each lag, over the line of perfect growth; both axes are logarithmic."""
     most = max(count for figures in growth.values() for count in speedups(figures))
@@ -63,10 +68,17 @@ def table(growth: dict[str, dict[str, Any]]) -> str:
     cells = [f"speed-up at lag {lag} | CPU time of a job, over that on one worker" for lag in growth]
     lines = [f"| workers | {' | '.join(cells)} |", "|---:" * (1 + 2 * len(growth)) + "|"]
     for count in speedups(next(iter(growth.values()))):
-        cells = [f"{speedups(figures)[count]:.1f} | {figures['cold'].get(str(count), 1.0):.2f}" for figures in growth.values()]
+        cells = [f"{speedups(figures)[count]:.1f} | {cold(figures, count):.2f}" for figures in growth.values()]
         lines.append(f"| {count:,} | {' | '.join(cells)} |")
     limits = [f"{next(iter(figures['s_inf'].values())):.1f} | " for figures in growth.values()]
-    return "\n".join([*lines, f"| any number | {' | '.join(limits)} |"]) + "\n"
+    lines.append(f"| any number | {' | '.join(limits)} |")
+    for lag, figures in growth.items():
+        lines += ["", f"The chain at lag {lag}:", "", *(f"- {part}" for part in figures["chain"])]
+        lines += [
+            "",
+            "Driver's time for a task: " + ", ".join(f"{us:.0f} us with {n} workers" for n, us in figures["driver_us"].items()) + ".",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def main(files: Annotated[list[str] | None, typer.Argument(metavar="LAG=FILE...", help="JSON of bench_growth, by lag.")] = None) -> None:

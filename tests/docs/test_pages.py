@@ -253,6 +253,16 @@ def test_ci_runs_the_two_commands_of_the_readme(option: str, word: str) -> None:
     assert f"\n{line}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_growth_is_of_one_measurement() -> None:
+    import runpy
+
+    made = runpy.run_path(str(ROOT / "docs/img/make_growth.py"))
+    growth = json.loads((ROOT / "docs/img/growth.json").read_text())
+    assert made["plot"](growth) == (ROOT / "docs/img/growth.svg").read_text()
+    assert made["table"](growth) in (ROOT / "docs/scaling.md").read_text()
+    assert all(figures["same_champions"] for figures in growth.values())
+
+
 def test_pictures_and_tables_are_of_one_run() -> None:
     import runpy
 
