@@ -65,6 +65,7 @@ SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped_networks())
 PAIR = ("network", "machine", "seed")
 CELL = ("network", "machine", "level")  # medians over seeds
 MEAN = "geometric mean"
+BUDGETS = ("budget.candidates=", "budget.measurements=", "budget.seconds=")
 ALL_PROGRAMS = "budget.least_gain=null"  # a search that ends early is not at equal budget
 
 
@@ -319,7 +320,7 @@ def _pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
     for arm, (own, times, levels, strategy, changes, more_of_name) in study.possible(machine).items():
         texts = (*own, *settings)
         target_graph = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
-        budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * study.candidates))
+        budget = None if any(text.startswith(BUDGETS) for text in texts) else max(1, round(times * study.candidates))
         evaluator = study.evaluator(target_graph, levels or tuple(target_graph.machine.contention)) if study.evaluator is not None else None
         more = study.begins(arm, pair) if study.begins is not None else {}
         search = tuner.Search(
