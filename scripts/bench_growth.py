@@ -143,11 +143,11 @@ class RecordingJobs(SerialJobs):
 
 
 class PlayedJobs(ActorPool):
-    """Jobs on virtual actors that have their results.  begin_s: gets the CPU time at which the first job starts."""
+    """Jobs on virtual actors that have their results.  times_s: gets the CPU time at starts of jobs and looks for results."""
 
-    def __init__(self, actors: VirtualActors, begin_s: list[float]) -> None:
+    def __init__(self, actors: VirtualActors, times_s: list[float]) -> None:
         super().__init__(actors, actors, lambda _: None, None)
-        self._begin_s = begin_s
+        self._times_s = times_s
 
     def __enter__(self) -> Self:
         return self
@@ -155,9 +155,12 @@ class PlayedJobs(ActorPool):
     def __exit__(self, *_: object) -> None: ...
 
     def start(self, key: Key, job: Job | Training) -> None:
-        if not self._begin_s:
-            self._begin_s.append(time.process_time())
+        self._times_s.append(time.process_time())
         super().start(key, job)
+
+    def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
+        self._times_s.append(time.process_time())
+        return super().finished(patience_s)
 
 
 def words_of(search: Search) -> list[str]:
@@ -197,15 +200,17 @@ def trace_search(search: Search, workers: Sequence[int], message_us: float) -> T
 
 
 def time_driver(search: Search, trace: Trace, results: Mapping[Key, bytes], workers: int) -> float:
-    """CPU time of the driver, s, from the first job on: schedule, supervision, commits, log and checkpoints, with recorded results."""
-    seconds, begin_s = {node.key: node.cpu_s for node in trace.nodes}, list[float]()
+    """CPU time of the driver, s, from the first job to the last result: schedule, supervision, commits, log and checkpoints, with recorded
+    results.
+    """
+    seconds, times_s = {node.key: node.cpu_s for node in trace.nodes}, list[float]()
 
     def jobs_of(spec: SearchSpec) -> PlayedJobs:
         del spec
-        return PlayedJobs(VirtualActors(workers, lambda key, _: seconds.get(key, 0.0), 0.0, results), begin_s)
+        return PlayedJobs(VirtualActors(workers, lambda key, _: seconds.get(key, 0.0), 0.0, results), times_s)
 
     replace(search, jobs=jobs_of).run()
-    return time.process_time() - begin_s[0]
+    return times_s[-1] - times_s[0]
 
 
 # the graph of decisions

@@ -82,11 +82,11 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
     check_grants(machine, tuple(machine.contention), config.budget.candidates)
     check_runner(machine, tuple(machine.contention), config.runner.name)
+    opened = open_network(
+        ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
+    )
+    check_share(opened, request.min_npu_share)
     with ray_farm(config.farm, request.address) as actors:
-        opened = open_network(
-            ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
-        )
-        check_share(opened, request.min_npu_share)
         check_model_runs(opened)
         out = LocalPath(request.out)
         around = Surroundings(REAL, out, mirror_place, store_place, actors, say, publish=partial(publish, out))
@@ -105,7 +105,7 @@ def publish(out: LocalPath, state: FarmState) -> None:
 
 @contextmanager
 def ray_farm(farm: Farm, address: str | None) -> Iterator[MakeActors]:
-    """Maker of actors on Ray, which starts meanwhile; the serial backend needs none."""
+    """Maker of actors on Ray, which starts meanwhile; the serial backend needs none.  Entered once a model is accepted."""
     if farm.backend == "serial":
         yield _no_actors
         return

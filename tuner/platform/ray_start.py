@@ -1,4 +1,4 @@
-"""Start of Ray beside the driver: its processes take seconds, and so does the opening of a model."""
+"""Start of Ray beside the driver: its processes take seconds, and so does the check of a model."""
 
 from __future__ import annotations
 
