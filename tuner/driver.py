@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple, NoReturn
 
@@ -25,6 +25,7 @@ from tuner.platform.remote_files import store_place
 from tuner.run_session import MakeActors, SessionEnd, Surroundings, session
 from tuner.runs.farm_metrics import METRICS
 from tuner.runs.farm_state import FarmState, write_farm_state
+from tuner.runs.folder import IDENTITY
 from tuner.runs.mirror import mirror_place
 from tuner.summary import Summary
 from tuner.tune_request import TuneRequest
@@ -86,9 +87,13 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
     )
     check_share(opened, request.min_npu_share)
-    with ray_farm(config.farm, request.address) as actors:
+    out = LocalPath(request.out)
+    accepted = request.resume or not (out / IDENTITY).is_file()  # else the session refuses the folder
+    farm: AbstractContextManager[MakeActors] = nullcontext(_no_actors)
+    if accepted and config.farm.backend == "ray":
+        farm = ray_farm(config.farm, request.address)
+    with farm as actors:
         check_model_runs(opened)
-        out = LocalPath(request.out)
         around = Surroundings(REAL, out, mirror_place, store_place, actors, say, publish=partial(publish, out))
         with session(around, opened, config, request, begun_s, plugins, prior) as end:
             yield SpentRun(opened, config, end, begun_s)
@@ -105,10 +110,7 @@ def publish(out: LocalPath, state: FarmState) -> None:
 
 @contextmanager
 def ray_farm(farm: Farm, address: str | None) -> Iterator[MakeActors]:
-    """Maker of actors on Ray, which starts meanwhile; the serial backend needs none.  Entered once a model is accepted."""
-    if farm.backend == "serial":
-        yield _no_actors
-        return
+    """Maker of actors on Ray, which starts meanwhile; entered once nothing is refused any more without a wait."""
     from tuner.platform.ray_start import join_ray
 
     with join_ray(address, farm.min_workers) as connection:
@@ -125,4 +127,4 @@ def ray_farm(farm: Farm, address: str | None) -> Iterator[MakeActors]:
 
 
 def _no_actors(make_worker: Callable[[], Worker], run: str) -> NoReturn:
-    raise AssertionError(f"{run}: the serial backend has no actors for {make_worker}")
+    raise AssertionError(f"{run}: no actors for {make_worker}: the backend is serial, or the folder is refused")
