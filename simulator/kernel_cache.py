@@ -29,7 +29,7 @@ _PREFIX = "kernels-"
 _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _SHARED = "of"
-_COMPILERS = {"simulator/kernel_compiling.py", "simulator/kernel_indexing.py"}  # sources that affect all kernels
+_COMPILER = "simulator/kernel_compiling.py"  # affects all kernels, as what it imports does
 _PATIENCE_S = 10.0  # age from which a lease without renewal belongs to a dead process
 
 
@@ -40,7 +40,7 @@ def kernel_sources(root: Path) -> dict[Path, bytes]:
     """
     # paths are strings until the end: objects would take most of the time of this function, and every command with kernels waits for it
     texts = dict(_texts(os.fspath(root)))
-    paths = {path for path, text in texts.items() if _has_kernel(text)} | (_COMPILERS & texts.keys())
+    paths = {path for path, text in texts.items() if _has_kernel(text)} | ({_COMPILER} & texts.keys())
     for path in list(paths):
         for module, names in _IMPORT.findall(texts[path]):
             module_path = module.decode().replace(".", "/")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.kernel_indexing import count_owners_only, index_directly, refuse_sizes_shortly
+from simulator.kernel_shortcuts import take_shortcuts
 
 _KNOWN = "0.68."  # numba's internals are patched, so other versions compile without the patch
 _depth = 0  # nesting of functions that are being compiled, each for its caller
@@ -57,6 +58,7 @@ def compile_as_wholes(numba: Any) -> None:
 
     index_directly(types, imputils.lower_builtin)
     count_owners_only(context, lowering)
+    take_shortcuts()
     compile_one, add_overload = dispatcher.Dispatcher.compile, dispatcher.Dispatcher.add_overload
     load_overload, save_overload = caching.Cache.load_overload, caching.Cache.save_overload
     get_executable = cpu.CPUContext.get_executable

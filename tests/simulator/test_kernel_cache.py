@@ -223,4 +223,5 @@ def test_a_cache_that_is_only_read_is_used(
 
 def test_compilation_options_are_a_source_of_kernels() -> None:
     """Else a mend of what writes their instructions would leave compiled ones as they were."""
-    assert {Path("simulator/kernel_compiling.py"), Path("simulator/kernel_indexing.py")} <= kernel_sources(ROOT).keys()
+    names = ("compiling", "indexing", "shortcuts")
+    assert {Path(f"simulator/kernel_{name}.py") for name in names} <= kernel_sources(ROOT).keys()

@@ -1,0 +1,72 @@
+"""Shortcuts in numba's compiler: work that it repeats, or does for nobody.  Kernels compute the same without it, and compile in four
+fifths of the time (`scripts/bench_cold.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def take_shortcuts() -> None:
+    """Have numba take all of them."""
+    from numba.core import codegen, postproc, targetconfig
+    from numba.core.types import functions
+
+    _remember_signatures(functions.BaseFunction)
+    _compare_options(targetconfig.TargetConfig)
+    _find_lifetimes_late(postproc)
+    _optimise_once(codegen.CPUCodeLibrary)
+
+
+def _remember_signatures(functions: Any) -> None:
+    """Resolve each call of a built-in function once for its types; kernels have 25 calls of each, tried against all overloads."""
+    resolve, signatures = functions.get_call_type, dict[Any, Any]()
+
+    def resolve_once(self: Any, context: Any, args: Any, keywords: Any) -> Any:
+        key = self, context, tuple(args), tuple(keywords.items())
+        if (signature := signatures.get(key)) is None:
+            signature = signatures[key] = resolve(self, context, args, keywords)
+        return signature
+
+    functions.get_call_type = resolve_once
+
+
+def _compare_options(options: Any) -> None:
+    """Compare compiler options by what is set; numba builds a dictionary of all of them for every call of a built-in function."""
+
+    def equal(self: Any, other: Any) -> Any:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self is other or self._values == other._values or self.values() == other.values()
+
+    options.__eq__ = equal
+    options.__hash__ = lambda self: hash(type(self))  # keys have types of arguments beside the options
+
+
+def _find_lifetimes_late(postproc: Any) -> None:
+    """Find lifetimes of variables when they are asked for; numba finds them after every pass, and uses those after the last."""
+    process, canonicalize = postproc.PostProcessor.run, postproc.transforms.canonicalize_cfg
+
+    def process_lazily(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        function = self.func_ir
+        if emit_dels or function.is_generator:
+            process(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = canonicalize(function.blocks)
+        function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+        function.generator_info = None
+
+    postproc.PostProcessor.run = process_lazily
+
+
+def _optimise_once(library: Any) -> None:
+    """Optimise a kernel by LLVM's pipeline once; numba runs it on each function alone, and twice on the whole."""
+
+    def set_layout(self: Any, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def optimise(self: Any) -> None:
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
+
+    library._optimize_functions, library._optimize_final_module = set_layout, optimise
