@@ -59,28 +59,28 @@ def cpu_s(command: Sequence[str]) -> float:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
         assert child.stderr is not None
-        said = child.stderr.read()
+        output = child.stderr.read()
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode not in (0, 1):  # 1 is an answer too: a check of doctor's that failed, as where somebody's Ray is just going away
-        raise SystemExit(f"{' '.join(command)}: ended with {child.returncode}: {said.decode(errors='replace')[-300:]}")
+        raise SystemExit(f"{' '.join(command)}: ended with {child.returncode}: {output.decode(errors='replace')[-300:]}")
     return used.ru_utime + used.ru_stime
 
 
 def bench(run: Path, rounds: int) -> list[dict[str, Any]]:
     """A row per command."""
-    asked = cases(run)
+    cases_to_run = cases(run)
     units: list[float] = []
-    took: list[list[float]] = [[] for _ in asked]
+    took: list[list[float]] = [[] for _ in cases_to_run]
     for _ in range(rounds + 1):
         units.append(cpu_s(UNIT))
-        for case, mine in zip(asked, took, strict=True):
-            mine.append(cpu_s(tilefarm(case.words)))
+        for case, readings in zip(cases_to_run, took, strict=True):
+            readings.append(cpu_s(tilefarm(case.words)))
     unit = median(units[1:])
     rows: list[dict[str, Any]] = [{"command": "import typer, rich", "cpu_s": unit, "ratio": 1.0, "asked": None}]
-    for case, mine in zip(asked, took, strict=True):
+    for case, readings in zip(cases_to_run, took, strict=True):
         name = " ".join(word for word in case.words if not word.startswith(str(run)))
-        middle = median(mine[1:])
+        middle = median(readings[1:])
         rows.append({"command": name, "cpu_s": middle, "ratio": middle / unit, "asked": case.asked})
     return rows
 

@@ -72,17 +72,17 @@ def run_case(name: str) -> dict[str, Any]:
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": f"{folder}/cache"}
         for number, text in enumerate(CASES[name]):
-            told = Path(folder) / f"{number}.json"
+            report_file = Path(folder) / f"{number}.json"
             begin = time.monotonic()
-            words = [sys.executable, "-c", RECORDED, str(told), *shlex.split(text.format(folder))]
-            done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+            words = [sys.executable, "-c", RECORDED, str(report_file), *shlex.split(text.format(folder))]
+            process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
             wall_s += time.monotonic() - begin
-            if not told.exists() or (found := json.loads(told.read_text()))["code"]:
-                raise SystemExit(f"{text}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
-            reference, *rest = found["kernels"]
+            if not report_file.exists() or (report := json.loads(report_file.read_text()))["code"]:
+                raise SystemExit(f"{text}: {process.stderr.strip().splitlines()[-1] if process.stderr.strip() else 'failed'}")
+            reference, *later = report["kernels"]
             reference_s.append(reference["cpu_s"])
-            kernels += rest
-            cpu_s += found["cpu_s"]
+            kernels += later
+            cpu_s += report["cpu_s"]
     unit = sum(reference_s) / len(reference_s)
     rows = [{**kernel, "times": kernel["cpu_s"] / unit} for kernel in sorted(kernels, key=lambda kernel: -kernel["cpu_s"])]
     return {
@@ -91,11 +91,12 @@ def run_case(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lines_of(name: str, found: dict[str, Any], most: int) -> Iterator[str]:
-    unit = found["reference_cpu_s"]
-    yield f"{name}: {found['cpu_s']:.1f} s of CPU, {found['wall_s']:.1f} s; {found['kernels']} kernels of {found['functions']} functions"
-    yield f"  kernels: {found['kernels_cpu_s']:.1f} s of CPU, {found['kernels_cpu_s'] / unit:,.0f} times the reference's {unit:.2f} s"
-    for row in found["slowest"][:most]:
+def describe(name: str, report: dict[str, Any], limit: int) -> Iterator[str]:
+    unit = report["reference_cpu_s"]
+    kernels = f"{report['kernels']} kernels of {report['functions']} functions"
+    yield f"{name}: {report['cpu_s']:.1f} s of CPU, {report['wall_s']:.1f} s; {kernels}"
+    yield f"  kernels: {report['kernels_cpu_s']:.1f} s of CPU, {report['kernels_cpu_s'] / unit:,.0f} times the reference's {unit:.2f} s"
+    for row in report["slowest"][:limit]:
         yield f"  {row['cpu_s']:6.2f} s {row['times']:6.1f} times  {row['functions']:4d} functions  {row['name']}"
 
 
@@ -108,11 +109,11 @@ def main(
     names = cases.split(",")
     if unknown := [name for name in names if name not in CASES]:
         raise SystemExit(f"--cases {unknown[0]}: expected some of {', '.join(CASES)}")
-    found = {name: run_case(name) for name in names}
+    reports = {name: run_case(name) for name in names}
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(reports, indent=1))
     else:
-        print("\n".join(line for name in names for line in lines_of(name, found[name], most)))
+        print("\n".join(line for name in names for line in describe(name, reports[name], most)))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from compiler.space.gene import Gene, Genome, block_counts, choice_count
 from compiler.space.initial import single_operators
 from compiler.space.mutators import MOVES, random_genome, repaired
 from compiler.target.target_graph import TargetGraph
-from scripts.studies import Networks, in_file_order, named
+from scripts.studies import Networks, in_file_order, network_list
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
@@ -72,20 +72,20 @@ def mutations(target_graph: TargetGraph, seed: int, mechanisms: bool = True) -> 
     rng = np.random.default_rng([seed, 1])
     moves = [move for name, move in MOVES.items() if mechanisms or name not in MECHANISMS]
 
-    def fitting(genome: Genome) -> Genome | None:
+    def repair(genome: Genome) -> Genome | None:
         if not mechanisms:
             genome = tuple([gene._replace(lookahead=1) for gene in genome])
         return repaired(target_graph, genome, lambda gene: decode(target_graph, gene) is not None)
 
-    genome = fitting(random_genome(target_graph, rng)) or single_operators(target_graph)
+    genome = repair(random_genome(target_graph, rng)) or single_operators(target_graph)
     if isinstance(genome, Infeasible):
         raise BadInputError(str(genome))
-    seen = {genome}
+    drawn_genomes = {genome}
     while True:
         child = moves[int(rng.integers(len(moves)))](target_graph, genome, rng)
-        child = child and fitting(child)
-        if child and child not in seen:
-            seen.add(child)
+        child = child and repair(child)
+        if child and child not in drawn_genomes:
+            drawn_genomes.add(child)
             genome = child
             yield genome
 
@@ -93,7 +93,7 @@ def mutations(target_graph: TargetGraph, seed: int, mechanisms: bool = True) -> 
 def genes(target_graph: TargetGraph, seed: int, mean_length: float) -> Iterator[Gene]:
     """Distinct random genes; `mean_length` 1: single operators.  Some do not fit: that is an answer too."""
     rng = np.random.default_rng([seed, 2, int(10 * mean_length)])
-    seen = set()
+    drawn_genes = set()
     while True:
         start = int(rng.integers(len(target_graph.operators)))
         stop = min(len(target_graph.operators), start + int(rng.geometric(1 / mean_length)))
@@ -102,16 +102,16 @@ def genes(target_graph: TargetGraph, seed: int, mean_length: float) -> Iterator[
         choices = tuple(int(rng.integers(min(8, choice_count(target_graph, k)))) for k in range(start, stop))
         prefetch, window = 1 if rng.random() < 0.5 else 2, 1 if rng.random() < 0.5 else 2
         gene = Gene(start, stop, blocks, prefetch, window, chunk, "reused" if rng.integers(2) else "streamed", choices)
-        if gene not in seen:
-            seen.add(gene)
+        if gene not in drawn_genes:
+            drawn_genes.add(gene)
             yield gene
 
 
 def varied(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene with windows, halos and cores that `genes` does not draw."""
     cores = tuple(range(1 + int(rng.integers(target_graph.machine.cores))))
-    sliding, cached = bool(rng.integers(2)), int(rng.integers(1 << min(8, gene.stop - gene.start)))
-    return gene._replace(window=int(rng.integers(-1, 4)), sliding=sliding, cached=cached, cores=cores)
+    sliding, cached_operators = bool(rng.integers(2)), int(rng.integers(1 << min(8, gene.stop - gene.start)))
+    return gene._replace(window=int(rng.integers(-1, 4)), sliding=sliding, cached=cached_operators, cores=cores)
 
 
 def rate(measure: Callable[[Request], Measurement], requests: Iterator[Request], seconds: float) -> dict[str, float]:
@@ -119,17 +119,17 @@ def rate(measure: Callable[[Request], Measurement], requests: Iterator[Request],
     for request in islice(requests, WARM):
         measure(request)
     count = fitting = 0
-    spent = longest = 0.0
+    total_s = longest = 0.0
     for request in requests:
         begin = time.thread_time()
         measurement = measure(request)
         took = time.thread_time() - begin
-        spent, longest, count, fitting = spent + took, max(longest, took), count + 1, fitting + (measurement.status == "ok")
-        if spent >= seconds:
+        total_s, longest, count, fitting = total_s + took, max(longest, took), count + 1, fitting + (measurement.status == "ok")
+        if total_s >= seconds:
             break
     return {
-        "per_s": count / spent,
-        "ms": 1e3 * spent / count,
+        "per_s": count / total_s,
+        "ms": 1e3 * total_s / count,
         "longest_ms": 1e3 * longest,
         "count": count,
         "fitting_share": fitting / count,
@@ -143,12 +143,12 @@ def marginal(rows: NDArray[np.float64]) -> dict[str, float]:
     By least absolute deviations (reweighted least squares): what interrupts a few segments, or is made once for all that follow, does not
     count.
     """
-    known, times = np.column_stack((np.ones(len(rows)), rows[:, :2])), rows[:, 2]
+    predictors, times = np.column_stack((np.ones(len(rows)), rows[:, :2])), rows[:, 2]
     weights = np.ones(len(rows))
     for _ in range(50):
-        found = np.linalg.lstsq(known * weights[:, None], times * weights, rcond=None)[0]
-        weights = 1 / np.sqrt(np.maximum(1.0, np.abs(times - known @ found)))
-    return dict(zip(ADDED, found.tolist(), strict=True))
+        coefficients = np.linalg.lstsq(predictors * weights[:, None], times * weights, rcond=None)[0]
+        weights = 1 / np.sqrt(np.maximum(1.0, np.abs(times - predictors @ coefficients)))
+    return dict(zip(ADDED, coefficients.tolist(), strict=True))
 
 
 def _costs(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -156,19 +156,21 @@ def _costs(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([rows[:, 2].sum() / rows[:, 1].sum(), *marginal(rows).values()])
 
 
-def beside(rows: NDArray[np.float64], first: NDArray[np.float64]) -> dict[str, Any]:
+def compare_costs(rows: NDArray[np.float64], first: NDArray[np.float64]) -> dict[str, Any]:
     """Ratios of what segments cost to what as many of the first network do, each with the interval that holds 95% of draws of such pairs.
 
     mean: of an instruction.  at_its_costs: that, if segments, operators and instructions added what they do in the first network.
     """
     ratios, n = _costs(rows) / _costs(first), len(rows)
-    drawn = [_costs(rows[pairs]) / _costs(first[pairs]) for pairs in np.random.default_rng(0).integers(n, size=(DRAWS, n))]
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    found = {name: {"ratio": float(ratios[i]), "low": float(low[i]), "high": float(high[i])} for i, name in enumerate(("mean", *ADDED))}
+    samples = [_costs(rows[pairs]) / _costs(first[pairs]) for pairs in np.random.default_rng(0).integers(n, size=(DRAWS, n))]
+    low, high = np.quantile(samples, [0.025, 0.975], axis=0)
+    ratio_rows = {
+        name: {"ratio": float(ratios[i]), "low": float(low[i]), "high": float(high[i])} for i, name in enumerate(("mean", *ADDED))
+    }
     per_segment, per_operator, per_instruction = marginal(first).values()
-    alike = [of[:, :2] @ (per_operator, per_instruction) + per_segment for of in (rows, first)]
-    ratio = alike[0].sum() / rows[:, 1].sum() / (alike[1].sum() / first[:, 1].sum())
-    return {**found, "at_its_costs": float(ratio)}
+    predicted_us = [segments[:, :2] @ (per_operator, per_instruction) + per_segment for segments in (rows, first)]
+    ratio = predicted_us[0].sum() / rows[:, 1].sum() / (predicted_us[1].sum() / first[:, 1].sum())
+    return {**ratio_rows, "at_its_costs": float(ratio)}
 
 
 class Stages:
@@ -180,7 +182,7 @@ class Stages:
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], resuming: bool) -> None:
         self.target_graph, self.levels, self.compiler = target_graph, levels, Compiler(target_graph)
         self.timers = Timers(self.compiler, target_graph.machine, resuming)
-        self.known: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
+        self.segments: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -194,29 +196,30 @@ class Stages:
         self.seconds[stage] += time.thread_time() - begin
         return out
 
-    def _look_at(self, gene: Gene) -> tuple[SegmentPlan, Any] | None:
-        if gene not in self.known:
+    def _segment(self, gene: Gene) -> tuple[SegmentPlan, Any] | None:
+        if gene not in self.segments:
             plan = self._timed("realise", lambda: decode(self.target_graph, gene))
-            self.known[gene] = None
+            self.segments[gene] = None
             if plan is not None:
-                self.known[gene] = (plan, self._timed("features", lambda: raw_features(self.target_graph, plan, gene.start)))
-        return self.known[gene]
+                self.segments[gene] = (plan, self._timed("features", lambda: raw_features(self.target_graph, plan, gene.start)))
+        return self.segments[gene]
 
     def measure(self, genome: Genome) -> None:
         target_graph, compiler, machine = self.target_graph, self.compiler, self.target_graph.machine
-        before = self._spent
+        begin_s = self._total_s
         self.rows.append(None)
-        known = [found for gene in genome if (found := self._look_at(gene)) is not None]
-        if len(known) < len(genome):
+        fitting = [found for gene in genome if (found := self._segment(gene)) is not None]
+        if len(fitting) < len(genome):
             return
-        segments = [plan for plan, _ in known]
-        whole = genome[0].start == 0 and genome[-1].stop == len(target_graph.operators)
+        segments = [plan for plan, _ in fitting]
+        complete = genome[0].start == 0 and genome[-1].stop == len(target_graph.operators)
         parts = self._timed(
-            "emission", lambda: compiler.parts(plan_of(target_graph, segments)) if whole else compiler.alone(segments[0], genome[0].start)
+            "emission",
+            lambda: compiler.parts(plan_of(target_graph, segments)) if complete else compiler.alone(segments[0], genome[0].start),
         )
         if isinstance(parts, Infeasible):
             return
-        timer = self.timers.chosen(parts)
+        timer = self.timers.choose(parts)
         schedule = self._timed("synchronise", lambda: timer.scheduled(parts))
         self._timed("simulation", lambda: timer.simulated(schedule, self.levels))
         linked = self._timed("link", lambda: compiler.link(parts))
@@ -225,17 +228,17 @@ class Stages:
         self.count += 1
         self.operators += operators
         self.instructions += linked.instructions
-        self.rows[-1] = operators, linked.instructions, 1e6 * (self._spent - before)
+        self.rows[-1] = operators, linked.instructions, 1e6 * (self._total_s - begin_s)
 
     @property
-    def _spent(self) -> float:
+    def _total_s(self) -> float:
         """Seconds of what evaluation does."""
         return sum([self.seconds[stage] for stage in STAGES])
 
-    def found(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Milliseconds per genome that fits and share of every stage; record_times: records instead of footprints, as a ratio."""
-        total = self._spent
-        without = total + sum(self.seconds[stage] for stage in RECORDS) - self.seconds["synchronise"]
+        total = self._total_s
+        record_s = total + sum(self.seconds[stage] for stage in RECORDS) - self.seconds["synchronise"]
         return {
             "count": self.count,
             "instructions": self.instructions / self.count,
@@ -243,60 +246,60 @@ class Stages:
             "us_per_operator": 1e6 * total / self.operators,
             "ms": {stage: 1e3 * self.seconds[stage] / self.count for stage in (*STAGES, *RECORDS)},
             "share": {stage: self.seconds[stage] / total for stage in STAGES},
-            "record_times": without / total,
+            "record_times": record_s / total,
         }
 
 
-def in_turn(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], seconds: float) -> list[dict[str, Any]]:
+def run_alternately(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], seconds: float) -> list[dict[str, Any]]:
     """What `Stages.found` has of several units, over at least `seconds` of each.
 
     A genome of one unit comes after one of the other, so that what slows the host for a while slows all of them alike.
     """
 
     def turn() -> None:
-        for each, items in zip(stages, genomes, strict=True):
-            each.measure(next(items))
+        for stage, items in zip(stages, genomes, strict=True):
+            stage.measure(next(items))
 
-    while any(each.count < WARM for each in stages):
+    while any(stage.count < WARM for stage in stages):
         turn()
-    for each in stages:
-        each.reset()
-    while any(sum(each.seconds.values()) < seconds or not each.count for each in stages):
+    for stage in stages:
+        stage.reset()
+    while any(sum(stage.seconds.values()) < seconds or not stage.count for stage in stages):
         turn()
-    return [each.found() for each in stages]
+    return [stage.report() for stage in stages]
 
 
 def bench_segments(target_graphs: Sequence[TargetGraph], seconds: float, seed: int) -> list[dict[str, Any]]:
     """Segments stage by stage, and what each part of them adds, of all units side by side."""
     stages = [Stages(target_graph, tuple(target_graph.machine.contention), resuming=False) for target_graph in target_graphs]
-    found = in_turn(stages, [((gene,) for gene in genes(target_graph, seed + 2, 3.3)) for target_graph in target_graphs], seconds)
+    reports = run_alternately(stages, [((gene,) for gene in genes(target_graph, seed + 2, 3.3)) for target_graph in target_graphs], seconds)
     out = []
-    for mine, each in zip(found, stages, strict=True):
-        fitting = np.array([row for row in each.rows if row is not None])
-        pairs = np.array([pair for pair in zip(each.rows, stages[0].rows, strict=True) if None not in pair])
-        ratios = None if each is stages[0] else beside(pairs[:, 0], pairs[:, 1])
-        out.append({"segment_stages": mine, "marginal": marginal(fitting), "beside_first": ratios})
+    for report, stage in zip(reports, stages, strict=True):
+        fitting = np.array([row for row in stage.rows if row is not None])
+        pairs = np.array([pair for pair in zip(stage.rows, stages[0].rows, strict=True) if None not in pair])
+        ratios = None if stage is stages[0] else compare_costs(pairs[:, 0], pairs[:, 1])
+        out.append({"segment_stages": report, "marginal": marginal(fitting), "beside_first": ratios})
     return out
 
 
 def layer_by_layer(target_graphs: Sequence[TargetGraph], seconds: float) -> list[dict[str, Any]]:
     """Whole programs of several units, one operator to a segment, over at least `seconds` of each: medians of what an instruction takes."""
     plans, rows = [default_plan(target_graph) for target_graph in target_graphs], [list[tuple[float, float, int]]() for _ in target_graphs]
-    while any(sum(row[0] + row[1] for row in mine[1:]) < seconds for mine in rows):
-        for target_graph, plan, mine in zip(target_graphs, plans, rows, strict=True):
+    while any(sum(row[0] + row[1] for row in graph_rows[1:]) < seconds for graph_rows in rows):
+        for target_graph, plan, graph_rows in zip(target_graphs, plans, rows, strict=True):
             begin = time.thread_time()
             program = Compiler(target_graph).compile(plan)
             assert isinstance(program, Program)
             compiled = time.thread_time()
             simulate_levels(program, target_graph.machine, tuple(target_graph.machine.contention))
-            mine.append((compiled - begin, time.thread_time() - compiled, program.instructions))
-    found = []
-    for mine in rows:
-        compiling, simulating, counts = zip(*mine[1:], strict=True)  # the first one makes tables
+            graph_rows.append((compiled - begin, time.thread_time() - compiled, program.instructions))
+    reports = []
+    for graph_rows in rows:
+        compiling, simulating, counts = zip(*graph_rows[1:], strict=True)  # the first one makes tables
         count = int(counts[0])
-        of = {"compile_ns": 1e9 * median(compiling) / count, "simulate_ns": 1e9 * median(simulating) / count}
-        found.append({"instructions": count, "count": len(counts), **of})
-    return found
+        medians = {"compile_ns": 1e9 * median(compiling) / count, "simulate_ns": 1e9 * median(simulating) / count}
+        reports.append({"instructions": count, "count": len(counts), **medians})
+    return reports
 
 
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
@@ -333,48 +336,48 @@ def bench(target_graph: TargetGraph, seconds: float, seed: int) -> dict[str, Any
     requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in requests.items():
         out[name] = rate(evaluator.measure, items, seconds)
-    without = (Request("program", genome) for genome in mutations(target_graph, seed, mechanisms=False))
-    out["without_mechanisms"] = rate(build_evaluator(target_graph, levels).measure, without, seconds)
-    plain = Evaluator(target_graph, levels, Npu(target_graph, levels, resuming=False))
-    same = islice(mutations(target_graph, seed), WARM + int(out["programs"]["count"]))
-    out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
-    (out["program_stages"],) = in_turn([Stages(target_graph, levels, resuming=True)], [mutations(target_graph, seed + 1)], seconds)
+    separable = (Request("program", genome) for genome in mutations(target_graph, seed, mechanisms=False))
+    out["without_mechanisms"] = rate(build_evaluator(target_graph, levels).measure, separable, seconds)
+    fresh = Evaluator(target_graph, levels, Npu(target_graph, levels, resuming=False))
+    genomes = islice(mutations(target_graph, seed), WARM + int(out["programs"]["count"]))
+    out["from_the_beginning"] = rate(fresh.measure, (Request("program", genome) for genome in genomes), float("inf"))
+    (out["program_stages"],) = run_alternately([Stages(target_graph, levels, resuming=True)], [mutations(target_graph, seed + 1)], seconds)
     return out
 
 
-def show(found: dict[str, Any]) -> None:
-    for each in found["networks"]:
-        _show(each, f"{each['network']} on {found['machine']}, {found['dtype']}")
-    for r in found["cold"]:
+def show(report: dict[str, Any]) -> None:
+    for network in report["networks"]:
+        _show(network, f"{network['network']} on {report['machine']}, {report['dtype']}")
+    for r in report["cold"]:
         print(f"cold compile of {r['model']}: {r['cpu_s']:.1f} s of CPU, {r['peak_mb']:,.0f} MB, {r['instructions']:,} instructions")
 
 
-def _show(found: dict[str, Any], what: str) -> None:
-    print(f"{what}: {found['operators']} operators, {found['levels']} levels")
+def _show(report: dict[str, Any], title: str) -> None:
+    print(f"{title}: {report['operators']} operators, {report['levels']} levels")
     for name in ("programs", "tilings", "segments", "features"):
-        r = found[name]
+        r = report[name]
         fit = f"{r['fitting_share']:.0%} fit"
         print(f"  {name:9s} {r['per_s']:9,.0f} per second and core   {r['ms']:7.3f} ms each, {fit}, {r['count']:,} measured")
-    without, plain = found["without_mechanisms"], found["from_the_beginning"]
-    print(f"  programs without mechanisms {without['per_s']:,.0f} per second and core, {without['ms']:.3f} ms each")
-    print(f"  programs each from its beginning {plain['per_s']:,.0f} per second and core, {plain['ms']:.3f} ms each")
+    separable, fresh = report["without_mechanisms"], report["from_the_beginning"]
+    print(f"  programs without mechanisms {separable['per_s']:,.0f} per second and core, {separable['ms']:.3f} ms each")
+    print(f"  programs each from its beginning {fresh['per_s']:,.0f} per second and core, {fresh['ms']:.3f} ms each")
     for name in ("program_stages", "segment_stages"):
-        r = found[name]
+        r = report[name]
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
         kind, times = name.split("_")[0], r["record_times"]
-        each = f"{r['us_per_instruction']:.3f} us each, {r['us_per_operator']:.0f} us per operator"
-        print(f"  {kind} of {r['instructions']:,.0f} instructions, {each}: {parts}; by its records {times:.2f} times as long")
-    added = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in found["marginal"].items())
-    print(f"  added to a segment's time: {added}")
-    r = found["layer_by_layer"]
+        row = f"{r['us_per_instruction']:.3f} us each, {r['us_per_operator']:.0f} us per operator"
+        print(f"  {kind} of {r['instructions']:,.0f} instructions, {row}: {parts}; by its records {times:.2f} times as long")
+    additions = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in report["marginal"].items())
+    print(f"  added to a segment's time: {additions}")
+    r = report["layer_by_layer"]
     took = f"{r['compile_ns']:.0f} ns to compile one, {r['simulate_ns']:.0f} ns to simulate one"
     print(f"  layer by layer {r['instructions']:,} instructions: {took}")
-    if (ratios := found["beside_first"]) is not None:
-        of = {name: ratios[name] for name in ("mean", *ADDED)}
-        told = {name: f"{each['ratio']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for name, each in of.items()}
-        alike = f"{ratios['at_its_costs']:.2f} if everything added what it does there"
-        added = ", ".join(f"{told[name]} {name.removeprefix('us_').replace('_', ' ')}" for name in ADDED)
-        print(f"  over the first network: {told['mean']} per instruction, {alike}; added {added}")
+    if (ratios := report["beside_first"]) is not None:
+        shown = {name: ratios[name] for name in ("mean", *ADDED)}
+        ranges = {name: f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})" for name, row in shown.items()}
+        note = f"{ratios['at_its_costs']:.2f} if everything added what it does there"
+        additions = ", ".join(f"{ranges[name]} {name.removeprefix('us_').replace('_', ' ')}" for name in ADDED)
+        print(f"  over the first network: {ranges['mean']} per instruction, {note}; added {additions}")
 
 
 def main(
@@ -389,18 +392,18 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Programs, tilings, segments and features per second and core; cold compiles."""
-    names, models = named(networks), named(cold)
-    about = {"machine": machine, "dtype": dtype, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
+    names, models = network_list(networks), network_list(cold)
+    host = {"machine": machine, "dtype": dtype, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     try:
         target_graphs = [in_file_order(name, machine, DataType[dtype]) for name in names]
         segments = bench_segments(target_graphs, seconds, seed)
-        layers = [{"layer_by_layer": of} for of in layer_by_layer(target_graphs, seconds)]
-        both = zip(names, target_graphs, segments, layers, strict=True)
-        each = [{"network": name, **bench(target_graph, seconds, seed), **of, **layer} for name, target_graph, of, layer in both]
-        found = {**about, "networks": each, "cold": [cold_compile(model, machine) for model in models]}
+        layers = [{"layer_by_layer": row} for row in layer_by_layer(target_graphs, seconds)]
+        runs = zip(names, target_graphs, segments, layers, strict=True)
+        rows = [{"network": name, **bench(target_graph, seconds, seed), **row, **layer} for name, target_graph, row, layer in runs]
+        report = {**host, "networks": rows, "cold": [cold_compile(model, machine) for model in models]}
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None
-    print(json.dumps(found)) if as_json else show(found)
+    print(json.dumps(report)) if as_json else show(report)
 
 
 if __name__ == "__main__":

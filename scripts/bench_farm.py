@@ -152,11 +152,11 @@ def on_actors(spec: SearchSpec, epochs: int) -> tuple[Window, float, list[dict[s
         RayActors(partial(TimedWorker, spec, folder), WORKERS, run_id=f"bench-{os.getpid()}") as actors,
     ):
         farm = ActorPool(actors, REAL.clock, terminal.say)
-        found = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
-        begin_s, end_s = found.begun_s, found.begun_s + found.wall_s
+        rate = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
+        begin_s, end_s = rate.begun_s, rate.begun_s + rate.wall_s
         jobs = [np.array(path.read_text().split(), float).reshape(-1, 2).clip(begin_s, end_s) for path in Path(folder).iterdir()]
-        waited_s = WORKERS * found.wall_s - sum(float((job[:, 1] - job[:, 0]).sum()) for job in jobs)
-        return found, waited_s, [memory_of(pid) for pid in _pids(farm.names)]
+        waited_s = WORKERS * rate.wall_s - sum(float((job[:, 1] - job[:, 0]).sum()) for job in jobs)
+        return rate, waited_s, [process_memory(pid) for pid in _pids(farm.names)]
 
 
 def _pids(names: Sequence[str]) -> list[int]:
@@ -169,7 +169,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory_of(pid: int) -> dict[str, float]:
+def process_memory(pid: int) -> dict[str, float]:
     """MB of a process: resident, and of that what is nobody else's."""
     rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     kib = {name: float(text.split()[0]) for name, text in rows.items()}
@@ -181,7 +181,7 @@ def serial_command(name: str, machine: str, epochs: int, seed: int, overrides: S
     return [sys.executable, __file__, *words, *(word for text in overrides for word in ("--set", text))]
 
 
-def alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+def run_alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
     """Searches in processes of their own, at the same time."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     running = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for command in commands]
@@ -192,7 +192,7 @@ def alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
 
 
 @contextmanager
-def beside(busy: bool) -> Iterator[int | None]:
+def background_load(busy: bool) -> Iterator[int | None]:
     """The id of a process that spins while this lasts, where it is `busy`: as on a computer that does something else, too.
 
     In a session of its own: Linux divides time by session first (`sched_autogroup_enabled`), and Ray's actors have another one than this
@@ -213,16 +213,16 @@ class Scorer:
     """What a worker does to look at candidates, without measuring any."""
 
     def __init__(self, spec: SearchSpec, window: Window) -> None:
-        whole = window.findings[: EVOLVING + (len(window.findings) - EVOLVING) // 2]
+        epochs = window.findings[: EVOLVING + (len(window.findings) - EVOLVING) // 2]
         self.job_runner = build_job_runner(spec)
         begin = time.process_time()
-        self.job_runner.hear(Update(0, [[], *whole], None))
+        self.job_runner.hear(Update(0, [[], *epochs], None))
         heard_s = time.process_time() - begin
-        heard = sum(len(from_bytes(found, EPOCH)["kind"]) for epoch in whole for found in epoch)
-        self.absorbed_us = heard_s / max(1, heard) * 1e6
-        trained = self.job_runner.work(Training(1, len(whole) + 1, 0, window.rows), Update(len(whole) + 1, (), None))
+        learnt_rows = sum(len(from_bytes(found, EPOCH)["kind"]) for epoch in epochs for found in epoch)
+        self.absorbed_us = heard_s / max(1, learnt_rows) * 1e6
+        trained = self.job_runner.work(Training(1, len(epochs) + 1, 0, window.rows), Update(len(epochs) + 1, (), None))
         assert isinstance(trained, TrainingOutcome)
-        self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
+        self.job_runner.hear(Update(len(epochs) + 1, (), trained.models))
         self.known: Knowledge = self.job_runner.known
 
     def context(self, seed: int = 0) -> SearchContext:
@@ -256,14 +256,14 @@ class Scorer:
         seeds = count(1)
 
         def score() -> tuple[int, float]:
-            begin, tried = time.process_time(), list[Request]()
+            begin, batch = time.process_time(), list[Request]()
 
             def measure(requests: Sequence[Request]) -> list[Measurement]:
-                tried.extend(request for request in requests if request.kind == "program")
+                batch.extend(request for request in requests if request.kind == "program")
                 return self._measure(requests)
 
             run_to_end(grow_children(self.context(next(seeds)), 1, ()), measure)
-            return len(tried), time.process_time() - begin
+            return len(batch), time.process_time() - begin
 
         return _rate(score, seconds)
 
@@ -288,20 +288,20 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
         for pair in range(pairs):
             spec = specification(target_graph, config, seed + pair)
             commands = [serial_command(name, machine, epochs, seed + pair, overrides)] * WORKERS
-            with beside(busy):
-                own = alone(commands) if pair % 2 else []
+            with background_load(busy):
+                reports = run_alone(commands) if pair % 2 else []
                 window, waited_s, memory = on_actors(spec, epochs)
-                own = own or alone(commands)
+                reports = reports or run_alone(commands)
             memories += memory
-            if {each["tasks"] for each in own} != {window.tasks}:
+            if {report["tasks"] for report in reports} != {window.tasks}:
                 raise SystemExit(f"seed {seed + pair}: one search, and other tasks on actors than on its own")
-            row = {"actors_per_s": window.rate, "alone_per_s": sum(each["tasks"] / each["wall_s"] for each in own)}
+            row = {"actors_per_s": window.rate, "alone_per_s": sum(report["tasks"] / report["wall_s"] for report in reports)}
             row |= {
                 "ratio": row["actors_per_s"] / row["alone_per_s"],
                 "driver_us": window.driver_s / window.tasks * 1e6,
-                "work": window.workers_s * WORKERS / sum(each["workers_s"] for each in own),
+                "work": window.workers_s * WORKERS / sum(report["workers_s"] for report in reports),
                 "waits": waited_s / window.wall_s / WORKERS,
-                "cpu": window.workers_s / window.wall_s / sum(each["workers_s"] / each["wall_s"] for each in own),
+                "cpu": window.workers_s / window.wall_s / sum(report["workers_s"] / report["wall_s"] for report in reports),
                 "tasks": window.tasks,
                 "wall_s": window.wall_s,
                 "workers_s": window.workers_s,
@@ -379,11 +379,11 @@ def main(
             window = Window(epochs).run(spec, jobs)
         print(json.dumps({"tasks": window.tasks, "wall_s": window.wall_s, "workers_s": window.workers_s}))
         return
-    found = bench(network_name, machine, epochs, pairs, seed, overrides, busy)
-    report(found)
+    outcome = bench(network_name, machine, epochs, pairs, seed, overrides, busy)
+    report(outcome)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(found, indent=1) + "\n")
+        out.write_text(json.dumps(outcome, indent=1) + "\n")
 
 
 if __name__ == "__main__":

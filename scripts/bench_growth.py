@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import typer
 
-from scripts.virtual_search import TRAINED, Played, VirtualActors, key_of, play
+from scripts.virtual_search import TRAINED, Played, VirtualActors, job_key, play
 from tuner.cli.text import print_table
 from tuner.cost_model.model_file import TrainingOutcome
 from tuner.farm.actor_pool import ActorPool
@@ -95,7 +95,7 @@ class Trace:
     @classmethod
     def load(cls, path: Path) -> Trace:
         fields = json.loads(path.read_text())
-        nodes = [Node((epoch, shard), *rest) for (epoch, shard), *rest in fields["nodes"]]
+        nodes = [Node((epoch, shard), *values) for (epoch, shard), *values in fields["nodes"]]
         numbered = {name: {int(count): value for count, value in fields[name].items()} for name in ("cold", "driver_us")}
         return cls(**{**fields, "nodes": nodes, **numbered})
 
@@ -128,16 +128,16 @@ class RecordingJobs(SerialJobs):
         begin_s = time.process_time()
         self.begun_s, self.driver_s = self.begun_s or begin_s, self.driver_s + begin_s - (self.mark_s or begin_s)
         key, job = self._started.popleft()
-        index = self._assignment.get(key_of(job), 0)
+        index = self._assignment.get(job_key(job), 0)
         update = self.broadcast.update(job, (self._runners[index].known.version, self._models[index]))
         self._models[index] = job.models or self._models[index]
         begin_s = time.process_time()
         result = self._runners[index].work(job, update)
         cpu_s = time.process_time() - begin_s
-        packed = self.results[key_of(job)] = pickle.dumps(result)
+        packed = self.results[job_key(job)] = pickle.dumps(result)
         message_bytes, result_bytes = len(pickle.dumps((job, update.epochs))), len(packed)
         tasks = result.batch.opened().measured if isinstance(result, JobResult) else 0
-        self.nodes.append(Node(key_of(job), job.version - BEGAN, job.models, cpu_s, message_bytes, result_bytes, tasks))
+        self.nodes.append(Node(job_key(job), job.version - BEGAN, job.models, cpu_s, message_bytes, result_bytes, tasks))
         self.mark_s = time.process_time()
         return [(key, result)]
 
@@ -163,7 +163,7 @@ class PlayedJobs(ActorPool):
         return super().finished(patience_s)
 
 
-def words_of(search: Search) -> list[str]:
+def search_options(search: Search) -> list[str]:
     return [str(search.model), str(search.machine), str(search.candidates), *search.settings]
 
 
@@ -179,7 +179,7 @@ def record(search: Search, runners: int, assignment: Mapping[Key, int]) -> tuple
     used = max(node.models for node in jobs.nodes if not node.training)
     nodes = [node for node in jobs.nodes if not node.training or node.key[1] <= used]
     begin_s, end_s = jobs.begun_s - begin_s, end_s - jobs.mark_s
-    return Trace(words_of(search), nodes, jobs.search.shards, jobs.search.behind, jobs.driver_s, begin_s, end_s, cycles), jobs.results
+    return Trace(search_options(search), nodes, jobs.search.shards, jobs.search.behind, jobs.driver_s, begin_s, end_s, cycles), jobs.results
 
 
 def trace_search(search: Search, workers: Sequence[int], message_us: float) -> Trace:
@@ -230,12 +230,12 @@ def predecessors(nodes: Sequence[Node]) -> dict[Key, list[Key]]:
     return {node.key: before(node) for node in nodes}
 
 
-def critical_path(seconds: Mapping[Key, float], before: Mapping[Key, Sequence[Key]]) -> list[Key]:
-    """Longest chain of nodes.  seconds: of each node, after all that it waits for.  before: nodes that a node waits for."""
+def critical_path(seconds: Mapping[Key, float], inputs: Mapping[Key, Sequence[Key]]) -> list[Key]:
+    """Longest chain of nodes.  seconds: of each node, after all that it waits for.  inputs: nodes that a node waits for."""
     end_s: dict[Key | None, float] = {None: 0.0}
     previous: dict[Key, Key | None] = {}
     for key, own_s in seconds.items():
-        previous[key] = max(before[key], key=end_s.__getitem__, default=None)
+        previous[key] = max(inputs[key], key=end_s.__getitem__, default=None)
         end_s[key] = end_s[previous[key]] + own_s
     path, node = list[Key](), max(seconds, key=end_s.__getitem__, default=None)
     while node is not None:
@@ -251,9 +251,9 @@ def describe_chain(path: Sequence[Key], seconds: Mapping[Key, float]) -> list[st
     for name, epochs in {**parts, "evolving epochs": range(EVOLVING, sys.maxsize)}.items():
         if keys := [key for key in path if key[0] in epochs]:
             longest, count = max(keys, key=seconds.__getitem__), len(keys)
-            where = f"training {longest[1]}" if longest[0] == TRAINED else f"job {longest}"
-            many = f" in {count}, the longest {seconds[longest]:.2f} s" if count > 1 else ""
-            lines.append(f"{name}: {sum(map(seconds.__getitem__, keys)):.2f} s{many} in {where}")
+            place = f"training {longest[1]}" if longest[0] == TRAINED else f"job {longest}"
+            repeats = f" in {count}, the longest {seconds[longest]:.2f} s" if count > 1 else ""
+            lines.append(f"{name}: {sum(map(seconds.__getitem__, keys)):.2f} s{repeats} in {place}")
     return lines
 
 
@@ -306,8 +306,8 @@ def time_commands(settings: Sequence[str]) -> dict[str, dict[str, float]]:
             return time.monotonic() - begin_s
 
     result = {}
-    for name, machine, *own in REAL:
-        words = [name, "--machine", machine, *(word for text in (*own, *settings) for word in ("--set", text))]
+    for name, machine, *options in REAL:
+        words = [name, "--machine", machine, *(word for text in (*options, *settings) for word in ("--set", text))]
         took_s([*words, "--backend", "serial", "--candidates", str(WARM)])  # compiles kernels
         serial, actors = ["--backend", "serial"], ["--backend", "ray", "--workers", "2"]
         times = [(took_s([*words, *serial]), took_s([*words, *actors])) for _ in range(ROUNDS)]
@@ -339,7 +339,9 @@ def report(result: dict[str, Any], programs: str) -> None:
     }
     print_table(["<figure", "measured"], [[name, f"{result[key]:,.{2 * key.endswith('_s')}f}"] for key, name in names.items()])
     print()
-    print_table(["<outstanding jobs of", "driver per task, us"], [[f"{n} workers", f"{us:,.0f}"] for n, us in result["driver_us"].items()])
+    print_table(
+        ["<outstanding jobs of", "driver per task, us"], [[f"{n} workers", f"{time_us:,.0f}"] for n, time_us in result["driver_us"].items()]
+    )
     print(f"champions with other numbers of workers: {'the same' if result['same_champions'] else 'others'}")
     if "real" in result:
         print()
@@ -367,7 +369,7 @@ def main(
             recorded.save(trace)
     else:
         recorded = Trace.load(trace)
-        if recorded.words != words_of(search) or {min(count, MOST_RUNNERS) for count in counts} - {*recorded.cold, 1}:
+        if recorded.words != search_options(search) or {min(count, MOST_RUNNERS) for count in counts} - {*recorded.cold, 1}:
             raise SystemExit(f"{trace}: of {' '.join(recorded.words)}, with {sorted(recorded.cold)} workers; give another --trace")
     result = analyse(recorded, programs, counts, message_us)
     if real:

@@ -60,11 +60,11 @@ def _record(
 def _tile(core: int, parity: int) -> list[Code]:
     """One tile: 64 pixels x 64 channels, k = 128, in buffers of its parity (flag id = parity, too)."""
 
-    def flag(op: Op, engine: Engine, other: Engine) -> Code:
-        return _record(op, engine, p=(core, other, parity))
+    def flag(op: Op, engine: Engine, target: Engine) -> Code:
+        return _record(op, engine, p=(core, target, parity))
 
-    def copy(engine: Engine, source: Memory, target: Memory, at_source: int, at_target: int, blocks: int) -> Code:
-        return _record(Op.COPY, engine, source, target, at_target, at_source, p=(blocks, 1, 0, 0, 1, 0, 0))
+    def copy(engine: Engine, source: Memory, target: Memory, source_block: int, target_block: int, blocks: int) -> Code:
+        return _record(Op.COPY, engine, source, target, target_block, source_block, p=(blocks, 1, 0, 0, 1, 0, 0))
 
     mte2, mte1, cube, fixpipe, mte3 = Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.FIXPIPE, Engine.MTE3
     l1, l0, l0c, ub = parity * 1024, parity * 512, parity * 1024, parity * 512
@@ -139,12 +139,12 @@ def measure(machine: Machine, instructions: int, repeats: int) -> dict[str, Any]
     }
 
 
-def flatness(rows: list[dict[str, Any]], of: str, at: str) -> float:
-    """Largest over smallest cost of an instruction over `of` at equal `at` (columns of the rows); the largest of these ratios."""
+def flatness(rows: list[dict[str, Any]], column: str, label: str) -> float:
+    """Largest over smallest cost of an instruction over `column` at equal `label` (columns of the rows); the largest of these ratios."""
     costs: dict[int, list[float]] = {}
     for row in rows:
-        costs.setdefault(row[at], []).append(row["ns_per_instruction"])
-    assert all(len(group) == len({row[of] for row in rows}) for group in costs.values())
+        costs.setdefault(row[label], []).append(row["ns_per_instruction"])
+    assert all(len(group) == len({row[column] for row in rows}) for group in costs.values())
     return max(max(group) / min(group) for group in costs.values())
 
 
@@ -183,7 +183,7 @@ def main(
     simulate(tiled_program(edge, 1000), edge, NO_CONTENTION)  # compile
     sizes = [size for size in SIZES if size <= max_instructions]
     rows = [measure(edge.model_copy(update={"cores": cores}), size, repeats) for cores in CORES for size in sizes]
-    flat = {"over_sizes": flatness(rows, of="size", at="cores"), "over_cores": flatness(rows, of="cores", at="size")}
+    flat = {"over_sizes": flatness(rows, column="size", label="cores"), "over_cores": flatness(rows, column="cores", label="size")}
     network = measure_network("resnet50", edge, repeats)
     if as_json:
         host = {"host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
@@ -191,15 +191,20 @@ def main(
         return
     print("cores instructions  ns/instr   M instr/s  (with prepare)   M cycles/s   times ONNXim (31-66 thousand cycles/s)")
     for r in rows:
-        alone, both, cycles = (r[key] / 1e6 for key in ("instructions_per_s", "instructions_per_s_with_prepare", "cycles_per_s"))
+        simulate_rate, total_rate, cycles = (
+            r[key] / 1e6 for key in ("instructions_per_s", "instructions_per_s_with_prepare", "cycles_per_s")
+        )
         low, high = r["times_onnxim"]
         front = f"{r['cores']:5d} {r['instructions']:12,d} {r['ns_per_instruction']:9.1f}"
-        print(f"{front} {alone:11.1f} {both:15.1f} {cycles:12.1f}   {low:,.0f}-{high:,.0f}")
+        print(f"{front} {simulate_rate:11.1f} {total_rate:15.1f} {cycles:12.1f}   {low:,.0f}-{high:,.0f}")
     slowest = min(r["instructions_per_s"] for r in rows) / 1e6
     over_sizes, over_cores = flat["over_sizes"], flat["over_cores"]
     print(f"slowest {slowest:.1f} M instr/s; cost per instruction differs {over_sizes:.2f}x over sizes, {over_cores:.2f}x over cores")
-    alone, both = 1e3 * network["simulate_s"], 1e3 * (network["simulate_s"] + network["prepare_s"])
-    print(f"resnet50: {network['instructions']:,} instructions, {alone:.1f} ms per simulation at one level, {both:.1f} ms with preparation")
+    simulate_rate, total_rate = 1e3 * network["simulate_s"], 1e3 * (network["simulate_s"] + network["prepare_s"])
+    print(
+        f"resnet50: {network['instructions']:,} instructions, {simulate_rate:.1f} ms per simulation at one level, "
+        f"{total_rate:.1f} ms with preparation"
+    )
 
 
 if __name__ == "__main__":

@@ -34,25 +34,27 @@ from tuner.zoo.load import open_network
 ROUNDS = 5
 
 
-def spent(call: Callable[[], object]) -> float:
+def cpu_time_s(call: Callable[[], object]) -> float:
     """CPU seconds."""
-    begun = time.process_time()
+    begin_s = time.process_time()
     call()
-    return time.process_time() - begun
+    return time.process_time() - begin_s
 
 
-def filled(folder: Path, conditions: Conditions, scopes: Scopes, measured: Sequence[tuple[Request, Measurement]], others: int) -> PackStore:
+def fill_store(
+    folder: Path, conditions: Conditions, scopes: Scopes, measured: Sequence[tuple[Request, Measurement]], others: int
+) -> PackStore:
     """A store with these measurements and so many others that the network could meet."""
     store, rng = PackStore(LocalPath(folder), conditions), np.random.default_rng(0)
-    values = np.stack([each.values for _, each in measured if each.values is not None])
-    nobody = np.full((len(values) + others, 2), None, object)
-    mine = [scopes.of(request.task_kind, each.payload) for request, each in measured]
-    of = np.concatenate([np.array(mine, np.uint64), rng.choice(scopes.every, others)])
-    tasks = np.concatenate([words([each.task for _, each in measured]), rng.integers(0, 1 << 63, (others, 2), np.uint64)])
-    every = np.concatenate([values, rng.integers(1, 1 << 20, (others, len(conditions.levels), len(RESULTS)))])
-    whole = Measured(of, tasks, every, nobody)
+    values = np.stack([measurement.values for _, measurement in measured if measurement.values is not None])
+    no_workers = np.full((len(values) + others, 2), None, object)
+    scopes_of_tasks = [scopes.of(request.task_kind, measurement.payload) for request, measurement in measured]
+    task_scopes = np.concatenate([np.array(scopes_of_tasks, np.uint64), rng.choice(scopes.every, others)])
+    tasks = np.concatenate([words([measurement.task for _, measurement in measured]), rng.integers(0, 1 << 63, (others, 2), np.uint64)])
+    readings = np.concatenate([values, rng.integers(1, 1 << 20, (others, len(conditions.levels), len(RESULTS)))])
+    table = Measured(task_scopes, tasks, readings, no_workers)
     for part in np.array_split(np.arange(len(tasks)), 1 + len(tasks) // 10_000):
-        store.put(store.encoded({"run": "bench"}, whole.of(part)))
+        store.put(store.encoded({"run": "bench"}, table.of(part)))
     return store
 
 
@@ -68,35 +70,40 @@ def main(
     genes = [Gene(i, j, blocks) for i in range(count) for j in (i + 1, i + 2, i + 3) if j <= count for blocks in (1, 2, 4)]
     requests = [Request("segment", (gene,)) for gene in genes]
     warm = Evaluator(target_graph, levels)
-    measured = [(request, each) for request in requests if (each := warm.measure(request)).values is not None]
+    measured = [(request, measurement) for request in requests if (measurement := warm.measure(request)).values is not None]
     scopes = Scopes(target_graph)
     print(f"{model} on {machine.name}: {len(measured)} segments at {len(levels)} levels, {others:,} others in the store")
     with tempfile.TemporaryDirectory() as folder:
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
-        store = filled(Path(folder), conditions, scopes, measured, others)
+        store = fill_store(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
-        begins = spent(lambda: PackStore(LocalPath(folder), conditions).find_tasks(Scopes(target_graph).every))
+        open_s = cpu_time_s(lambda: PackStore(LocalPath(folder), conditions).find_tasks(Scopes(target_graph).every))
         packed = PackStore(LocalPath(folder), conditions).find_tasks(scopes.every).packed
-        opens = spent(lambda: Memo(packed, len(levels), True))
+        opens = cpu_time_s(lambda: Memo(packed, len(levels), True))
         memo = Memo(packed, len(levels), True)
-        tasks = [each.task for _, each in measured]
-        unknown = [f"{at:032x}" for at in range(len(tasks))]
-        asks, alone, taken, hits, misses = ([0.0] * ROUNDS for _ in range(5))
+        tasks = [measurement.task for _, measurement in measured]
+        unknown = [f"{number:032x}" for number in range(len(tasks))]
+        ask_s, unaided_s, aided_s, hits, misses = ([0.0] * ROUNDS for _ in range(5))
         for k in range(ROUNDS):  # in turns
-            for times, found in ((alone, None), (taken, memo)):
+            for times, memo_in_use in ((unaided_s, None), (aided_s, memo)):
                 evaluator = Evaluator(target_graph, levels)
-                evaluator.memo = found
-                times[k] = spent(lambda at=evaluator: [at.measure(request) for request, _ in measured])
+                evaluator.memo = memo_in_use
+                times[k] = cpu_time_s(lambda evaluator=evaluator: [evaluator.measure(request) for request, _ in measured])
             evaluator = Evaluator(target_graph, levels)
-            asks[k] = spent(lambda at=evaluator: [at.measure(Request("segment", request.genome, False)) for request, _ in measured])
-            hits[k] = spent(lambda: [memo.find(task, NOTHING_SAID) for task in tasks])
-            misses[k] = spent(lambda: [memo.find(task, NOTHING_SAID) for task in unknown])
-    each = 1e6 / len(measured)
-    print(f"measured          {min(alone) * each:8.1f} us each, of which plan and features {min(asks) * each:.1f} us")
-    print(f"from the store    {min(taken) * each:8.1f} us each: {min(alone) / min(taken):.1f} times less")
-    share = min(misses) / min(alone)
-    print(f"a look-up         {min(hits) * each:8.2f} us for a hit, {min(misses) * each:.2f} us for a miss: {share:.2%} of measuring")
-    print(f"to begin          {begins:8.2f} s in the driver for {size:,} bytes, {opens:.2f} s in each worker")
+            ask_s[k] = cpu_time_s(
+                lambda evaluator=evaluator: [evaluator.measure(Request("segment", request.genome, False)) for request, _ in measured]
+            )
+            hits[k] = cpu_time_s(lambda: [memo.find(task, NOTHING_SAID) for task in tasks])
+            misses[k] = cpu_time_s(lambda: [memo.find(task, NOTHING_SAID) for task in unknown])
+    us_per_task = 1e6 / len(measured)
+    print(f"measured          {min(unaided_s) * us_per_task:8.1f} us each, of which plan and features {min(ask_s) * us_per_task:.1f} us")
+    print(f"from the store    {min(aided_s) * us_per_task:8.1f} us each: {min(unaided_s) / min(aided_s):.1f} times less")
+    share = min(misses) / min(unaided_s)
+    print(
+        f"a look-up         {min(hits) * us_per_task:8.2f} us for a hit, {min(misses) * us_per_task:.2f} us for a miss: "
+        f"{share:.2%} of measuring"
+    )
+    print(f"to begin          {open_s:8.2f} s in the driver for {size:,} bytes, {opens:.2f} s in each worker")
 
 
 if __name__ == "__main__":

@@ -38,13 +38,13 @@ ANOTHER_CHANGE = 0.5
 
 
 class Case(NamedTuple):
-    """levels: None for all.  board: seed of the hidden machine that is its clock.  most: programs of its longest search."""
+    """levels: None for all.  board: seed of the hidden machine that is its clock.  max_cuts: programs of its longest search."""
 
     network: str
     machine: str = "edge"
     levels: tuple[str, ...] | None = None
     board: int | None = None
-    most: int = 6_000
+    max_cuts: int = 6_000
 
     @property
     def clock(self) -> Machine:
@@ -60,7 +60,7 @@ CASES = {
     "squeezenet-board": Case(SQUEEZENET, board=1), "bert": Case(BERT), "bert-shared": Case(BERT, "edge-shared", ("severe",)),
     "bert-little": Case(BERT, LITTLE), "bert-cores": Case(BERT, "ascend310"), "bert-board": Case(BERT, board=1),
     "inception_v1": Case("light:inception_v1"), "densenet121": Case("light:densenet121"), "mobilenet_v2": Case("made:mobilenet_v2"),
-    "drawn0": Case("made:drawn,seed=0,blocks=2", most=50_000), "drawn2": Case("made:drawn,seed=2,blocks=2", most=50_000),
+    "drawn0": Case("made:drawn,seed=0,blocks=2", max_cuts=50_000), "drawn2": Case("made:drawn,seed=2,blocks=2", max_cuts=50_000),
 }  # fmt: skip
 """Chosen before anything was measured: five networks, the first two drawn ones of ten operators or fewer, and two on other machines."""
 
@@ -170,7 +170,7 @@ def change_randomly(evaluator: Evaluator, task: Task) -> None:
         genomes.add(genome)
         cycles = evaluator.measure(Request("program", genome)).cycles
         for place, took in enumerate([] if cycles is None else cycles.tolist()):
-            best[place] = min(best[place], (took, genome), key=lambda one: one[0])
+            best[place] = min(best[place], (took, genome), key=lambda entry: entry[0])
 
     for genome in compiled_genomes(graph, evaluator.levels, load_config(None, task.settings)):
         try_program(genome)
@@ -199,15 +199,15 @@ def simulate_cuts(evaluator: Evaluator) -> dict[str, dict[str, int]]:
         for place, _ in enumerate(evaluator.levels):
             fitting = [(int(cycles[place]), rank, gene) for rank, (gene, cycles) in enumerate(took) if cycles[place] < NEVER]
             fastest.setdefault(span, []).append(min(fitting)[2] if fitting else None)
-    cycles_of: dict[str, dict[str, int]] = {level: {} for level in evaluator.levels}
+    level_cycles: dict[str, dict[str, int]] = {level: {} for level in evaluator.levels}
     for mask in itertools.product((False, True), repeat=count - 1):
-        borders = [0, *(k for k, cut in enumerate(mask, 1) if cut), count]
+        borders = [0, *(k for k, is_cut in enumerate(mask, 1) if is_cut), count]
         for place, level in enumerate(evaluator.levels):
             genome = [gene for span in itertools.pairwise(borders) if (gene := fastest[span][place]) is not None]
             cycles = evaluator.measure(Request("program", tuple(genome))).cycles if len(genome) == len(borders) - 1 else None
             if cycles is not None and cycles[place] < NEVER:
-                cycles_of[level][name_cuts(tuple(genome))] = int(cycles[place])
-    return cycles_of
+                level_cycles[level][name_cuts(tuple(genome))] = int(cycles[place])
+    return level_cycles
 
 
 class Searches:
@@ -225,8 +225,8 @@ class Searches:
     def find(self, task: Task) -> Row | None:
         """The longest, if it is long enough."""
         key = task.key
-        long_enough = [one for one in self.records if one["key"] == key and one["programs"] >= task.programs]
-        return max(long_enough, key=lambda one: one["programs"], default=None)
+        long_enough = [record for record in self.records if record["key"] == key and record["programs"] >= task.programs]
+        return max(long_enough, key=lambda record: record["programs"], default=None)
 
     def run(self, name: str, tasks: Sequence[Task], own_process: bool) -> None:
         """What is not there, one after the other; random changes take as long as the search before them."""

@@ -38,12 +38,12 @@ class Chain(NamedTuple):
         """As AccelForge's YAML has it; a value is eight bits, so that its counts divide by eight."""
         lines = ["workload:", "  rank_sizes:", *(f"    {name}: {size}" for name, size in self.sizes.items())]
         lines += ["  bits_per_value: {All: 8}", "  einsums:"]
-        for each in self.einsums:
-            lines += [f"  - name: Make{each.output}", "    tensor_accesses:"]
-            lines += [f"    - {{name: {name}, projection: {_text(ranks)}}}" for name, ranks in each.inputs.items()]
-            lines.append(f"    - {{name: {each.output}, projection: {_text(each.ranks)}, output: True}}")
-            if each.windows:
-                lines.append(f"    iteration_space_shape: [{', '.join(f'0 <= {name} < 3' for name in each.windows)}]")
+        for einsum in self.einsums:
+            lines += [f"  - name: Make{einsum.output}", "    tensor_accesses:"]
+            lines += [f"    - {{name: {name}, projection: {_text(ranks)}}}" for name, ranks in einsum.inputs.items()]
+            lines.append(f"    - {{name: {einsum.output}, projection: {_text(einsum.ranks)}, output: True}}")
+            if einsum.windows:
+                lines.append(f"    iteration_space_shape: [{', '.join(f'0 <= {name} < 3' for name in einsum.windows)}]")
         return "\n".join([*lines, ""])
 
 
@@ -118,11 +118,11 @@ def attention_block(tokens: int = 256, width: int = 512, heads: int = 8) -> Chai
         return net.model(attention(net, net.input("x", (1, tokens, width)), heads, None))
 
     sizes = {"M": tokens, "P": tokens, "D": width, "H": heads, "E": width // heads, "G": width}
-    other = {"M": "p", "H": "h", "E": "e"}
+    key_ranks = {"M": "p", "H": "h", "E": "e"}
     einsums = [
         *(Einsum(name, ("m", "h", "e"), {"X": ("m", "d"), f"W{name}": ("h", "e", "d")}) for name in "QKV"),
-        Einsum("S", ("m", "p", "h"), {"Q": ("m", "h", "e"), "K": other}),
-        Einsum("N", ("m", "h", "e"), {"S": ("m", "p", "h"), "V": other}),
+        Einsum("S", ("m", "p", "h"), {"Q": ("m", "h", "e"), "K": key_ranks}),
+        Einsum("N", ("m", "h", "e"), {"S": ("m", "p", "h"), "V": key_ranks}),
         Einsum("Z", ("m", "g"), {"N": ("m", "h", "e"), "WZ": ("h", "e", "g")}),
     ]
     return Chain(model, sizes, einsums)

@@ -20,20 +20,20 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.verify.integers import compare_integers, integers_of, summarise_differences  # noqa: E402
+from tuner.verify.integers import compare_integers, isolated_integers, summarise_differences  # noqa: E402
 from tuner.zoo.load import load_network  # noqa: E402
 from tuner.zoo.quantise import quantise_model, random_samples  # noqa: E402
 from tuner.zoo.quantiser import Quantiser  # noqa: E402
 
 
-def forms_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
+def quantised_forms(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
     """What it is called and the quantised model."""
     if any(node.op_type.startswith(("QLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger")) for node in model.graph.node):
         yield "as it is", model
         return
-    for how in (Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (False, True))):
-        made = onnx.load_model_from_string(quantise_model(model, random_samples(model, 2, 0), how))
-        yield f"{how.format} {how.activations} {'per channel' if how.per_channel else 'per tensor'}", made
+    for quantiser in (Quantiser(*options) for options in product(("qdq", "qop"), ("uint8", "int8"), (False, True))):
+        quantised = onnx.load_model_from_string(quantise_model(model, random_samples(model, 2, 0), quantiser))
+        yield f"{quantiser.format} {quantiser.activations} {'per channel' if quantiser.per_channel else 'per tensor'}", quantised
 
 
 def main(
@@ -41,18 +41,22 @@ def main(
     details: Annotated[bool, typer.Option(help="A line for each kind of operator.")] = False,
 ) -> None:
     """Compare every operator of quantised models with onnxruntime, from its own integers."""
-    wrong = False
+    failed = False
     for name in models:
         model = load_network(name)
-        for form, made in forms_of(model):
-            found = compare_integers(integers_of(made, {key: value[0] for key, value in random_samples(model, 1, 1).items()}))
-            differing, without = sum(one.differing or 0 for one in found), [one.kind for one in found if one.differing is None]
-            wrong |= differing > 0
-            left = f"; without a formula: {', '.join(sorted(set(without)))}" if without else ""
-            print(f"{name}, {form}: {len(found)} operators, {sum(one.count for one in found):,} values, {differing:,} differing{left}")
+        for form, quantised in quantised_forms(model):
+            comparisons = compare_integers(
+                isolated_integers(quantised, {key: value[0] for key, value in random_samples(model, 1, 1).items()})
+            )
+            value_count = sum(comparison.count for comparison in comparisons)
+            differing = sum(comparison.differing or 0 for comparison in comparisons)
+            kinds_without_formula = [comparison.kind for comparison in comparisons if comparison.differing is None]
+            failed |= differing > 0
+            note = f"; without a formula: {', '.join(sorted(set(kinds_without_formula)))}" if kinds_without_formula else ""
+            print(f"{name}, {form}: {len(comparisons)} operators, {value_count:,} values, {differing:,} differing{note}")
             if details:
-                print("".join(f"  {line}\n" for line in summarise_differences(found)), end="")
-    if wrong:
+                print("".join(f"  {line}\n" for line in summarise_differences(comparisons)), end="")
+    if failed:
         raise typer.Exit(1)
 
 

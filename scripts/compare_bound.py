@@ -92,36 +92,36 @@ class Doubled(SearchLimits):
 
 def install(folder: Path, python: str) -> Path:
     """The environment's python; installs nothing where the package is there already."""
-    found = folder / "bin" / "python"
-    if not found.exists():
+    interpreter = folder / "bin" / "python"
+    if not interpreter.exists():
         if shutil.which(python) is None:
             raise SystemExit(f"{python}: no such interpreter; accepted: --python with one of Python 3.12 or newer")
         subprocess.run([python, "-m", "venv", folder], check=True)
-    if subprocess.run([found, "-c", "import accelforge"], capture_output=True, check=False).returncode:
-        subprocess.run([found, "-m", "pip", "install", "--quiet", PACKAGE], check=True)
-    return found
+    if subprocess.run([interpreter, "-c", "import accelforge"], capture_output=True, check=False).returncode:
+        subprocess.run([interpreter, "-m", "pip", "install", "--quiet", PACKAGE], check=True)
+    return interpreter
 
 
 def bounds(python: Path, folder: Path, chain: Chain, minutes: float) -> list[tuple[int, int]] | None:
     """(elements held, elements moved) of the mapper's mappings, by what they hold; None where it does not end within so many minutes."""
-    kept = folder / "bounds" / f"{hashlib.sha256((PACKAGE + _MAPPER + chain.workload).encode()).hexdigest()[:16]}.json"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        workload = kept.with_suffix(".yaml")
+    cache_file = folder / "bounds" / f"{hashlib.sha256((PACKAGE + _MAPPER + chain.workload).encode()).hexdigest()[:16]}.json"
+    if not cache_file.is_file():
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        workload = cache_file.with_suffix(".yaml")
         workload.write_text(chain.workload, encoding="utf-8")
         try:
-            done = subprocess.run([python, "-c", _MAPPER, workload], capture_output=True, text=True, check=False, timeout=60 * minutes)
+            process = subprocess.run([python, "-c", _MAPPER, workload], capture_output=True, text=True, check=False, timeout=60 * minutes)
         except subprocess.TimeoutExpired:
             return None
-        if done.returncode:
-            raise SystemExit(f"accelforge failed on {workload}:\n{done.stderr[-2000:]}")
-        atomic_write(kept, [done.stdout.splitlines()[-1].encode()])
-    return [(held, moved) for held, moved in json.loads(kept.read_text(encoding="utf-8"))]
+        if process.returncode:
+            raise SystemExit(f"accelforge failed on {workload}:\n{process.stderr[-2000:]}")
+        atomic_write(cache_file, [process.stdout.splitlines()[-1].encode()])
+    return [(buffer_elements, moved_elements) for buffer_elements, moved_elements in json.loads(cache_file.read_text(encoding="utf-8"))]
 
 
-def least(mappings: list[tuple[int, int]], elements: int) -> int | None:
+def least_traffic(mappings: list[tuple[int, int]], elements: int) -> int | None:
     """Elements that the best mapping moves which holds no more than `elements`."""
-    return min((moved for held, moved in mappings if held <= elements), default=None)
+    return min((moved_elements for buffer_elements, moved_elements in mappings if buffer_elements <= elements), default=None)
 
 
 def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
@@ -148,36 +148,36 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     return list(dict.fromkeys(found))
 
 
-def planned(target_graph: TargetGraph) -> Plan | None:
+def plan_by_estimate(target_graph: TargetGraph) -> Plan | None:
     """The plan that is best by prediction, with tensors held where that is better; None where there is none."""
     predict = estimate_predictor(target_graph)
     try:
-        found = SegmentationSearch(target_graph, ["none"], predict).cheapest(0)
+        cheapest = SegmentationSearch(target_graph, ["none"], predict).cheapest(0)
     except InfeasibleError:
         return None
-    if found is None:
+    if cheapest is None:
         return None
-    genome = choose_by_prediction(target_graph, found[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
+    genome = choose_by_prediction(target_graph, cheapest[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
     plan = decode_all(target_graph, genome)
     return None if isinstance(plan, Infeasible) else plan
 
 
 def predicted(target_graph: TargetGraph) -> Traffic | None:
     """Of that plan's program; None where there is none."""
-    plan = planned(target_graph)
+    plan = plan_by_estimate(target_graph)
     program = None if plan is None else Compiler(target_graph).compile(plan)
     return None if program is None or isinstance(program, Infeasible) else traffic(target_graph, program)
 
 
-def tuned(target_graph: TargetGraph, candidates: int, rules: type[SearchLimits] = SearchLimits) -> Traffic | None:
+def tune_traffic(target_graph: TargetGraph, candidates: int, rules: type[SearchLimits] = SearchLimits) -> Traffic | None:
     """Of the program with the least; None where nothing fits."""
     try:
-        found = tuner.Search(target_graph, candidates=candidates, rules=rules).run()
+        result = tuner.Search(target_graph, candidates=candidates, rules=rules).run()
     except InfeasibleError:
         return None
-    program = Compiler(found.target_graph).compile(found.plan("none"))
+    program = Compiler(result.target_graph).compile(result.plan("none"))
     assert not isinstance(program, Infeasible), program
-    return traffic(found.target_graph, program)
+    return traffic(result.target_graph, program)
 
 
 def no_less(target_graph: TargetGraph, dtype: DataType) -> int:
@@ -196,17 +196,22 @@ def compare(
     for ki in capacities:
         target_graphs = [make_unit(graph, machine, dtype) for machine in traffic_machines(ki * 1024, dtype)]
         first = [predicted(target_graph) for target_graph in target_graphs]
-        target_graph, ours = min(zip(target_graphs, first, strict=True), key=lambda each: math.inf if each[1] is None else each[1].total)
+        target_graph, traffic = min(
+            zip(target_graphs, first, strict=True), key=lambda candidate: math.inf if candidate[1] is None else candidate[1].total
+        )
         doubled = None
         if candidates:
-            searched = [each for each in (ours, tuned(target_graph, candidates)) if each is not None]
-            ours, doubled = min(searched, key=lambda each: each.total, default=None), tuned(target_graph, candidates, Doubled)
-        bound = min(no_less(each, dtype) for each in target_graphs) if mappings is None else least(mappings, ki * 1024)
-        rows.append(row_of(name, ki, bound, ours, doubled, dtype.size_bytes) | {"judged": mappings is not None})
+            searched = [candidate for candidate in (traffic, tune_traffic(target_graph, candidates)) if candidate is not None]
+            traffic, doubled = (
+                min(searched, key=lambda candidate: candidate.total, default=None),
+                tune_traffic(target_graph, candidates, Doubled),
+            )
+        bound = min(no_less(candidate, dtype) for candidate in target_graphs) if mappings is None else least_traffic(mappings, ki * 1024)
+        rows.append(report_row(name, ki, bound, traffic, doubled, dtype.size_bytes) | {"judged": mappings is not None})
     return rows
 
 
-def apart(
+def compare_in_process(
     mappings: list[tuple[int, int]] | None, name: str, capacities: list[int], candidates: int, dtype: DataType
 ) -> list[dict[str, Any]]:
     """In a process of its own, which takes along what it remembers of the chain."""
@@ -214,14 +219,14 @@ def apart(
         return process.submit(compare, mappings, name, capacities, candidates, dtype).result()
 
 
-def row_of(name: str, ki: int, bound: int | None, ours: Traffic | None, doubled: Traffic | None, item: int) -> dict[str, Any]:
+def report_row(name: str, ki: int, bound: int | None, traffic: Traffic | None, doubled: Traffic | None, item: int) -> dict[str, Any]:
     row: dict[str, Any] = {"chain": name, "capacity_ki": ki, "bound": bound}
-    if ours is not None:
+    if traffic is not None:
         row |= {
-            "ours": ours.total // item, "doubled": None if doubled is None else doubled.total // item,
-            "needed": ours.once // item, "padding": (ours.zeros + ours.lanes) // item,
-            "weights_again": ours.weights_again // item, "tensors_again": ours.tensors_again // item,
-            "spills": ours.spills // item,
+            "ours": traffic.total // item, "doubled": None if doubled is None else doubled.total // item,
+            "needed": traffic.once // item, "padding": (traffic.zeros + traffic.lanes) // item,
+            "weights_again": traffic.weights_again // item, "tensors_again": traffic.tensors_again // item,
+            "spills": traffic.spills // item,
         }  # fmt: skip
     return row
 
@@ -229,11 +234,16 @@ def row_of(name: str, ki: int, bound: int | None, ours: Traffic | None, doubled:
 PARTS = ("needed", "padding", "weights_again", "tensors_again", "spills")
 
 
-def line_of(row: dict[str, Any]) -> str:
-    bound, ours = row["bound"], row.get("ours")
-    cells = [row["chain"], f"{row['capacity_ki']} Ki", "none fits" if bound is None else f"{bound:,}", f"{ours:,}" if ours else "none fits"]
-    over = [row.get(name) if bound else None for name in ("ours", "doubled", *PARTS)]
-    return f"| {' | '.join([*cells, *('' if value is None else f'{value / bound:.2f}' for value in over)])} |"
+def describe_row(row: dict[str, Any]) -> str:
+    bound, traffic = row["bound"], row.get("ours")
+    cells = [
+        row["chain"],
+        f"{row['capacity_ki']} Ki",
+        "none fits" if bound is None else f"{bound:,}",
+        f"{traffic:,}" if traffic else "none fits",
+    ]
+    ratios = [row.get(name) if bound else None for name in ("ours", "doubled", *PARTS)]
+    return f"| {' | '.join([*cells, *('' if value is None else f'{value / bound:.2f}' for value in ratios)])} |"
 
 
 def main(
@@ -252,25 +262,25 @@ def main(
     names = chains.split(",")
     if unknown := [name for name in names if name not in CHAINS]:
         raise typer.BadParameter(f"{unknown[0]}: accepted: {', '.join(CHAINS)}")
-    found, kis, rows = install(folder, python), [int(ki) for ki in capacities.split(",")], list[dict[str, Any]]()
+    interpreter, kis, rows = install(folder, python), [int(ki) for ki in capacities.split(",")], list[dict[str, Any]]()
     if not as_json:
         print(f"{PACKAGE}, architecture snowcat; ours with {candidates} programs; elements of {dtype}\n")
         print("| chain | on the chip | bound | ours | over | doubled | needed | padding | weights again | tensors again | spills |")
         print(f"|---|---|{'---:|' * 9}")
     for name in names:
-        mappings = bounds(found, folder, CHAINS[name], minutes)
+        mappings = bounds(interpreter, folder, CHAINS[name], minutes)
         if mappings is None:
             sys.stderr.write(f"{name}: the mapper does not end within {minutes:g} minutes; over what no schedule is below\n")
-        mine = apart(mappings, name, kis, candidates, DataType[dtype])
-        rows += mine
+        chain_rows = compare_in_process(mappings, name, kis, candidates, DataType[dtype])
+        rows += chain_rows
         if not as_json:
-            print("\n".join(map(line_of, mine)), flush=True)
+            print("\n".join(map(describe_row, chain_rows)), flush=True)
     if as_json:
         print(json.dumps(rows))
     judged = [row for row in rows if row["judged"] and row["bound"] is not None]
-    above = [row for row in judged if row.get("ours") is None or row["ours"] > GOAL * row["bound"]]
-    sys.stderr.write(f"{len(judged) - len(above)} of {len(judged)} chains and capacities are within {GOAL} of the bound\n")
-    raise typer.Exit(1 if above else 0)
+    missed = [row for row in judged if row.get("ours") is None or row["ours"] > GOAL * row["bound"]]
+    sys.stderr.write(f"{len(judged) - len(missed)} of {len(judged)} chains and capacities are within {GOAL} of the bound\n")
+    raise typer.Exit(1 if missed else 0)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ STREAMS = (
 )
 
 
-def machine_of(dram: str) -> Machine:
+def dram_machine(dram: str) -> Machine:
     """A core at the pins of one channel, with paths as fast: percent of the pins are those of the timings, whatever the clock."""
     pins = DRAMS[dram].channel_gbps
     base = array_machine(8, 8, "weight-stationary", True).model_dump()
@@ -81,14 +81,14 @@ def compare() -> list[dict[str, Any]]:
     """A row per DRAM and stream: percent of the pins here, what is published, and of random reads what full queues would get."""
     rows = []
     for name, dram in DRAMS.items():
-        machine = machine_of(name)
+        machine = dram_machine(name)
         read, write = (_transfer(engine, _LONG, 1, _LONG) for engine in (Engine.MTE2, Engine.MTE3))
-        found = percent(machine, read), percent(machine, read, write), percent(machine, _transfer(Engine.MTE2, _SHORT, _SHORTS, _APART))
+        shares = percent(machine, read), percent(machine, read, write), percent(machine, _transfer(Engine.MTE2, _SHORT, _SHORTS, _APART))
         full = 100 * float(dram.delivered * min(1, 64 / (dram.activate_ns(QUEUE_FULL) * machine.ddr.deliverable / dram.delivered)))
-        for stream, here in zip(STREAMS, found, strict=True):
+        for stream, share in zip(STREAMS, shares, strict=True):
             rows.append(
                 {
-                    "dram": name, "stream": stream.name, "percent": here, "least": stream.least, "most": stream.most,
+                    "dram": name, "stream": stream.name, "percent": share, "least": stream.least, "most": stream.most,
                     "full_queues": full if stream is STREAMS[-1] else None, "published": stream.published.get(name),
                 }
             )  # fmt: skip

@@ -37,9 +37,9 @@ def compare() -> list[dict[str, Any]]:
         machine = array_machine(side, side, "weight-stationary", pipelined=True, ddr_bytes_per_cycle=ddr)
         tile = max(side, ATOM)
         for (m, k, n), onnxim in products.items():
-            alone = simulate(mmads(machine, m, k, n, (m, tile, tile)), machine, NO_CONTENTION).cycles
-            whole = simulate(tile_by_tile(machine, m, k, n), machine, NO_CONTENTION).cycles
-            rows.append({"array": side, "m": m, "k": k, "n": n, "onnxim": onnxim, "array_cycles": alone, "program_cycles": whole})
+            array = simulate(mmads(machine, m, k, n, (m, tile, tile)), machine, NO_CONTENTION).cycles
+            program = simulate(tile_by_tile(machine, m, k, n), machine, NO_CONTENTION).cycles
+            rows.append({"array": side, "m": m, "k": k, "n": n, "onnxim": onnxim, "array_cycles": array, "program_cycles": program})
     return rows
 
 
@@ -51,8 +51,8 @@ def main(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON li
         return
     print("| array | m x k x n | ONNXim | array | off by | program | off by |\n|---|---|---|---|---|---|---|")
     for r in rows:
-        off = [f"{r[name]:,} | {r[name] / r['onnxim'] - 1:+.2%}" for name in ("array_cycles", "program_cycles")]
-        print(f"| {r['array']} x {r['array']} | {r['m']} x {r['k']} x {r['n']} | {r['onnxim']:,} | {' | '.join(off)} |")
+        deviations = [f"{r[name]:,} | {r[name] / r['onnxim'] - 1:+.2%}" for name in ("array_cycles", "program_cycles")]
+        print(f"| {r['array']} x {r['array']} | {r['m']} x {r['k']} x {r['n']} | {r['onnxim']:,} | {' | '.join(deviations)} |")
 
 
 if __name__ == "__main__":

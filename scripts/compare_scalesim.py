@@ -91,29 +91,37 @@ def scalesim_cycles(python: Path, rows: int, columns: int, dataflow: str) -> lis
         (folder / "layout.csv").write_text("\n".join(["Layer, " + ones, *(f"p{i}, {ones}" for i in range(len(PRODUCTS))), ""]))
         files = ["-c", "array.cfg", "-t", "products.csv", "-l", "layout.csv", "-p", "."]
         command = [os.path.abspath(python), "-m", "scalesim.scale", *files, "-i", "gemm", "-s", "N"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         report = folder / "out" / "COMPUTE_REPORT.csv"
-        if done.returncode or not report.is_file():
-            raise SystemExit(f"scalesim failed on {rows}x{columns} {dataflow}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        if process.returncode or not report.is_file():
+            raise SystemExit(f"scalesim failed on {rows}x{columns} {dataflow}:\n{process.stdout[-2000:]}{process.stderr[-2000:]}")
         with report.open(newline="") as file:
             return [int(float(row["Total Cycles"])) + 1 for row in csv.DictReader(file, skipinitialspace=True)]
 
 
 def compare(python: Path) -> list[dict[str, Any]]:
     """One row per array, dataflow and product."""
-    found = []
+    rows_found = []
     for rows, columns in ARRAYS:
         for short, dataflow in DATAFLOWS.items():
             machine = array_machine(rows, columns, dataflow, pipelined=False)
-            for (m, k, n), theirs in zip(PRODUCTS, scalesim_cycles(python, rows, columns, short), strict=True):
+            for (m, k, n), reference in zip(PRODUCTS, scalesim_cycles(python, rows, columns, short), strict=True):
                 # the tiles that the docstring of simulator/npu/cycles.py names: as many MMADs as may be without cutting one of the array's
                 a, b = max(rows, ATOM), max(columns, ATOM)
                 program = mmads(machine, m, k, n, (a, k, b) if short == "os" else (m, a, b))
-                ours = simulate(program, machine, NO_CONTENTION).cycles
-                found.append(
-                    {"array": f"{rows} x {columns}", "dataflow": dataflow, "m": m, "k": k, "n": n, "scalesim": theirs, "here": ours}
+                own_timing = simulate(program, machine, NO_CONTENTION).cycles
+                rows_found.append(
+                    {
+                        "array": f"{rows} x {columns}",
+                        "dataflow": dataflow,
+                        "m": m,
+                        "k": k,
+                        "n": n,
+                        "scalesim": reference,
+                        "here": own_timing,
+                    }
                 )
-    return found
+    return rows_found
 
 
 def main(
@@ -129,9 +137,9 @@ def main(
         print("| array | dataflow | m x k x n | SCALE-Sim | here |\n|---|---|---|---|---|")
         for r in rows:
             print(f"| {r['array']} | {r['dataflow']} | {r['m']} x {r['k']} x {r['n']} | {r['scalesim']:,} | {r['here']:,} |")
-    different = [r for r in rows if r["scalesim"] != r["here"]]
-    sys.stderr.write(f"{len(rows) - len(different)} of {len(rows)} products take the same number of cycles\n")
-    raise typer.Exit(1 if different else 0)
+    deviating = [r for r in rows if r["scalesim"] != r["here"]]
+    sys.stderr.write(f"{len(rows) - len(deviating)} of {len(rows)} products take the same number of cycles\n")
+    raise typer.Exit(1 if deviating else 0)
 
 
 if __name__ == "__main__":

@@ -64,14 +64,14 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     machine = soma_machine(DataType[dtype])
     source = ModelSpec.named(Path(network), machine, "float16", {}, None)  # what is not of integers
     opened = lower_model(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
-    found = tuner.Search(opened.target_graph, candidates=candidates, seed=seed).run()
-    plan = found.plan("none")
-    packed = plan.model_copy(update={"segments": tuple(segment.model_copy(update={"spread": False}) for segment in plan.segments)})
-    (program, cycles, busy), (_, packed_cycles, _) = _timed(found.target_graph, plan), _timed(found.target_graph, packed)
-    moved = traffic(found.target_graph, program)
+    result = tuner.Search(opened.target_graph, candidates=candidates, seed=seed).run()
+    plan = result.plan("none")
+    packed_plan = plan.model_copy(update={"segments": tuple(segment.model_copy(update={"spread": False}) for segment in plan.segments)})
+    (program, cycles, busy_cycles), (_, packed_cycles, _) = _timed(result.target_graph, plan), _timed(result.target_graph, packed_plan)
+    moved = traffic(result.target_graph, program)
     rate = int(machine.ddr.bytes_per_cycle)
     return {
-        "dtype": dtype, "cycles": cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate), "busy": busy,
+        "dtype": dtype, "cycles": cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate), "busy": busy_cycles,
         "traffic": {name: value // rate for name, value in vars(moved).items()}, "stream_bytes": stream_bytes(program),
         "segments": len(plan.segments), "packed": packed_cycles,
     }  # fmt: skip

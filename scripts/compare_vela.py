@@ -8,7 +8,7 @@ and `Size`; the best of the four counts.  Its traffic is what its own report say
 stored, padding with them, and weights as often as it reads them, at their size before its lossless coding, which no machine here has.
 
 Ours is a search on the preset of that accelerator, with a level of next to no bandwidth beside its own: the champion there moves the
-least, and is what counts (`ours`).  `champion` is what the fastest program at that share moves, which spends bandwidth that it has.
+least, and is what counts (`tilefarm_traffic`).  `champion` is what the fastest program at that share moves, which spends spare bandwidth.
 All that is moved counts, padding too; `stream` is the size of the program beside it.  `once` is weights, inputs and outputs of the model
 without padding, once.  Both sides take and give integers.
 
@@ -91,27 +91,27 @@ def install(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-    found = "from importlib.metadata import version; version('ethos-u-vela'), version('tensorflow-cpu')"
-    if subprocess.run([python, "-c", found], capture_output=True, check=False).returncode:
+    check = "from importlib.metadata import version; version('ethos-u-vela'), version('tensorflow-cpu')"
+    if subprocess.run([python, "-c", check], capture_output=True, check=False).returncode:
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     return python
 
 
-def layers_of(model: ModelProto) -> dict[str, Any]:
+def layer_table(model: ModelProto) -> dict[str, Any]:
     """A float network without its weights, as `scripts/tflite_of.py` reads it."""
     shapes = {item.name: _dimensions(item) for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
-    known = {item.name for item in model.graph.initializer}
-    (given,) = [item for item in model.graph.input if item.name not in known]
-    n, c, h, w = shapes[given.name]
-    called, layers = {given.name: ""}, list[dict[str, Any]]()
+    constants = {item.name for item in model.graph.initializer}
+    (image,) = [item for item in model.graph.input if item.name not in constants]
+    n, c, h, w = shapes[image.name]
+    layer_names, layers = {image.name: ""}, list[dict[str, Any]]()
     for node in model.graph.node:
         layer = _layer(node, shapes)
-        inputs = [called[name] for name in node.input if name in called]
+        inputs = [layer_names[name] for name in node.input if name in layer_names]
         if layer is None:
             if inputs:
-                called[node.output[0]] = inputs[0]
+                layer_names[node.output[0]] = inputs[0]
             continue
-        called[node.output[0]] = node.output[0]
+        layer_names[node.output[0]] = node.output[0]
         layers.append(layer | {"inputs": inputs, "output": node.output[0]})
     return {"input": [n, h, w, c], "layers": layers}
 
@@ -144,17 +144,17 @@ def _layer(node: onnx.NodeProto, shapes: dict[str, tuple[int, ...]]) -> dict[str
     return {"kind": "conv", "channels": out[1], "groups": values.get("group", 1)} | window
 
 
-def tflite_of(python: Path, name: str, folder: Path) -> Path:
+def convert_to_tflite(python: Path, name: str, folder: Path) -> Path:
     """The network's file, made once in a folder."""
     out = folder / f"{name.partition(':')[2]}.tflite"
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
         layers = out.with_suffix(".json")
         model = onnx.shape_inference.infer_shapes(load_network(name))
-        layers.write_text(json.dumps(layers_of(model)), encoding="utf-8")
-        done = subprocess.run([python, ROOT / "scripts" / "tflite_of.py", layers, out], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"tensorflow failed on {name}:\n{done.stderr[-2000:]}")
+        layers.write_text(json.dumps(layer_table(model)), encoding="utf-8")
+        process = subprocess.run([python, ROOT / "scripts" / "tflite_of.py", layers, out], capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise SystemExit(f"tensorflow failed on {name}:\n{process.stderr[-2000:]}")
     return out
 
 
@@ -169,7 +169,7 @@ def scaled(ini: str, system: str, share: float) -> str:
     return "\n".join(lines)
 
 
-def moved_of(rows: list[dict[str, str]], settings: str) -> Moved:
+def moved_bytes(rows: list[dict[str, str]], settings: str) -> Moved:
     """Of the summary that Vela writes, a row."""
     (row,) = rows
     feature_maps = sum(int(float(row[f"dram_feature_map_{way}_bytes"])) for way in ("read", "write"))
@@ -180,10 +180,10 @@ def moved_of(rows: list[dict[str, str]], settings: str) -> Moved:
 def vela(python: Path, model: Path, accelerator: str, share: float) -> Moved:
     """The better of its settings."""
     config = CONFIGS[accelerator]
-    where = "import ethosu.vela as v; print(v.__path__[0])"
-    package = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.split()[-1]
+    locate = "import ethosu.vela as v; print(v.__path__[0])"
+    package = subprocess.run([python, "-c", locate], capture_output=True, text=True, check=True).stdout.split()[-1]
     ini = (Path(package).parent / "config_files" / "Arm" / "vela.ini").read_text(encoding="utf-8")
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="tilefarm-vela-") as name:
         folder = Path(name)
         for system, optimise in product(config.systems, OPTIMISE):
@@ -192,49 +192,52 @@ def vela(python: Path, model: Path, accelerator: str, share: float) -> Moved:
             (out / "vela.ini").write_text(scaled(ini, system, share), encoding="utf-8")
             words = ["--accelerator-config", accelerator, "--config", out / "vela.ini", "--system-config", system]
             words += ["--memory-mode", config.memory, "--optimise", optimise, "--output-dir", out, model]
-            done = subprocess.run([python.parent / "vela", *words], capture_output=True, text=True, check=False)
+            process = subprocess.run([python.parent / "vela", *words], capture_output=True, text=True, check=False)
             reports = list(out.glob("*_summary_*.csv"))
-            if done.returncode or len(reports) != 1:
-                raise SystemExit(f"vela failed on {model.name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            if process.returncode or len(reports) != 1:
+                raise SystemExit(f"vela failed on {model.name}:\n{process.stdout[-2000:]}{process.stderr[-2000:]}")
             with reports[0].open(newline="", encoding="utf-8") as file:
-                found.append(moved_of(list(csv.DictReader(file)), f"{optimise}, {system}"))
-    return min(found, key=lambda each: each.total)
+                results.append(moved_bytes(list(csv.DictReader(file)), f"{optimise}, {system}"))
+    return min(results, key=lambda moved: moved.total)
 
 
-def ours(name: str, machine: Machine, candidates: int) -> dict[str, tuple[Traffic, int]]:
+def tilefarm_traffic(name: str, machine: Machine, candidates: int) -> dict[str, tuple[Traffic, int]]:
     """Level, of the machine or `TRAFFIC` -> of its champion what it moves, and the bytes of its stream."""
-    levels = {level: at.model_dump() for level, at in machine.contention.items()} | {TRAFFIC: {"share": HARDLY_ANY}}
+    levels = {level: grant.model_dump() for level, grant in machine.contention.items()} | {TRAFFIC: {"share": HARDLY_ANY}}
     source = ModelSpec.named(Path(name), Machine.model_validate(machine.model_dump() | {"contention": levels}), "float16", {}, None)
     opened = lower_model(source, with_integer_borders(load_network(f"{name},quantised=qdq")), name)
-    found = tuner.Search(opened.target_graph, candidates=candidates).run()
-    compiler, counted = Compiler(found.target_graph), dict[str, tuple[Traffic, int]]()
-    for level in found.levels:
-        program = compiler.compile(found.plan(level))
+    result = tuner.Search(opened.target_graph, candidates=candidates).run()
+    compiler, traffic_by_level = Compiler(result.target_graph), dict[str, tuple[Traffic, int]]()
+    for level in result.levels:
+        program = compiler.compile(result.plan(level))
         assert not isinstance(program, Infeasible), program
-        counted[level] = traffic(found.target_graph, program), stream_bytes(program)
-    return counted
+        traffic_by_level[level] = traffic(result.target_graph, program), stream_bytes(program)
+    return traffic_by_level
 
 
 def compare(python: Path, folder: Path, accelerator: str, name: str, candidates: int) -> Iterator[dict[str, Any]]:
     """A row per level of the preset."""
-    machine, model = load_machine(accelerator), tflite_of(python, name, folder)
-    counted = ours(name, machine, candidates)
-    mine, stream = min(counted.values(), key=lambda each: each[0].total)
+    machine, model = load_machine(accelerator), convert_to_tflite(python, name, folder)
+    traffic_by_level = tilefarm_traffic(name, machine, candidates)
+    least_traffic, stream = min(traffic_by_level.values(), key=lambda entry: entry[0].total)
     for level in machine.contention:
         share = float(machine.contention[level].share)
-        theirs = vela(python, model, accelerator, share)
+        reference = vela(python, model, accelerator, share)
         yield {
-            "machine": accelerator, "network": name.partition(":")[2], "share": share, "settings": theirs.settings, "vela": theirs.total,
-            "vela_weights": theirs.total - theirs.feature_maps, "champion": counted[level][0].total, "ours": mine.total, "once": mine.once,
-            "padding": mine.zeros + mine.lanes, "again": mine.weights_again + mine.tensors_again, "spills": mine.spills, "stream": stream,
+            "machine": accelerator, "network": name.partition(":")[2], "share": share,
+            "settings": reference.settings, "vela": reference.total,
+            "vela_weights": reference.total - reference.feature_maps, "champion": traffic_by_level[level][0].total,
+            "ours": least_traffic.total, "once": least_traffic.once,
+            "padding": least_traffic.zeros + least_traffic.lanes, "again": least_traffic.weights_again + least_traffic.tensors_again,
+            "spills": least_traffic.spills, "stream": stream,
         }  # fmt: skip
 
 
 def reached(rows: list[dict[str, Any]]) -> bool:
     """The goal, as it is at the top."""
     ratios = [row["ours"] / row["vela"] for row in rows]
-    near = [row["ours"] <= OF_ONCE * row["once"] for row in rows]
-    return geometric_mean(ratios) <= GEOMETRIC and all(ratio <= WORST or close for ratio, close in zip(ratios, near, strict=True))
+    within_goal = [row["ours"] <= OF_ONCE * row["once"] for row in rows]
+    return geometric_mean(ratios) <= GEOMETRIC and all(ratio <= WORST or close for ratio, close in zip(ratios, within_goal, strict=True))
 
 
 def main(
@@ -256,7 +259,7 @@ def main(
             for row in compare(python, folder / "networks", accelerator, name, candidates):
                 rows.append(row)
                 if not as_json:
-                    print(line_of(row), flush=True)
+                    print(describe_row(row), flush=True)
     if as_json:
         print(json.dumps(rows))
     sys.stderr.write(f"geometric mean: {geometric_mean(row['ours'] / row['vela'] for row in rows):.3f} of Vela's bytes\n")
@@ -281,7 +284,7 @@ COLUMNS = (
 )
 
 
-def line_of(row: dict[str, Any]) -> str:
+def describe_row(row: dict[str, Any]) -> str:
     cells = row | {"over": f"{row['ours'] / row['vela']:.3f}"}
     return f"| {' | '.join(f'{cells[name]:,}' if isinstance(cells[name], int) else str(cells[name]) for name in COLUMNS)} |"
 

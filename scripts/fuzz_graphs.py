@@ -53,10 +53,10 @@ def main(
 
     first, _, last = seeds.partition(":")
     job, tally, begin = Job(machine, dtype, genomes), Tally(), time.monotonic()
-    for seed, found in outcomes(job, range(int(first), int(last)), workers, seconds):
-        tally.add(seed, found)
-        if found.fault:
-            sys.stderr.write(f"seed {seed}: {outcome_line(found)[:300]}\n")
+    for seed, outcome in outcomes(job, range(int(first), int(last)), workers, seconds):
+        tally.add(seed, outcome)
+        if outcome.fault:
+            sys.stderr.write(f"seed {seed}: {outcome_line(outcome)[:300]}\n")
     tests = shrunk_tests(job, tally.faults, shrink)
     if as_json:
         print(json.dumps({"seeds": seeds, "machine": machine, "dtype": dtype, **tally.values(), "tests": tests}, indent=1))

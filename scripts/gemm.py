@@ -52,10 +52,10 @@ def array_machine(
 def mmads(machine: Machine, m: int, k: int, n: int, tile: tuple[int, int, int]) -> Program:
     """One MMAD after the other, tiles of (m, k, n) in multiples of 16, the last of each axis what is left; k innermost."""
     rows = [
-        _mmad(at_m, at_k, at_n, accumulate=j > 0)
-        for at_m in _cut(m, tile[0])
-        for at_n in _cut(n, tile[2])
-        for j, at_k in enumerate(_cut(k, tile[1]))
+        _mmad(row, depth, column, accumulate=j > 0)
+        for row in _tile_starts(m, tile[0])
+        for column in _tile_starts(n, tile[2])
+        for j, depth in enumerate(_tile_starts(k, tile[1]))
     ]
     return program(machine, rows)
 
@@ -68,10 +68,10 @@ def tile_by_tile(machine: Machine, m: int, k: int, n: int) -> Program:
     target_graph = machine.matrix
     assert target_graph.kind == "systolic"
     rows: list[Code] = []
-    for j, tile_n in enumerate(_cut(n, max(target_graph.columns, ATOM))):
-        for i, tile_k in enumerate(_cut(k, max(target_graph.rows, ATOM))):
+    for j, tile_n in enumerate(_tile_starts(n, max(target_graph.columns, ATOM))):
+        for i, tile_k in enumerate(_tile_starts(k, max(target_graph.rows, ATOM))):
             rows.append(_copy(Engine.MTE2, Memory.DDR, Memory.L1, tile_k * tile_n))
-            for part in _cut(m, max(target_graph.rows, ATOM)) if j == 0 else [m]:
+            for part in _tile_starts(m, max(target_graph.rows, ATOM)) if j == 0 else [m]:
                 if j == 0:
                     rows.append(_copy(Engine.MTE2, Memory.DDR, Memory.L1, part * tile_k))
                 rows += [*_flag(Engine.MTE2, Engine.CUBE), _mmad(part, tile_k, tile_n, accumulate=i > 0)]
@@ -79,14 +79,14 @@ def tile_by_tile(machine: Machine, m: int, k: int, n: int) -> Program:
     return program(machine, rows)
 
 
-def _cut(length: int, tile: int) -> Iterator[int]:
+def _tile_starts(length: int, tile: int) -> Iterator[int]:
     for start in range(0, length, tile):
         yield min(tile, length - start)
 
 
-def record(op: Op, engine: Engine, source: int, target: int, at: tuple[int, int, int], p: tuple[int, ...]) -> Code:
+def record(op: Op, engine: Engine, source: int, target: int, coordinates: tuple[int, int, int], p: tuple[int, ...]) -> Code:
     row = np.zeros(WORDS, np.int32)
-    row[: isa.P] = (op, engine, DataType.float16, 0, source, target, *at, -1)
+    row[: isa.P] = (op, engine, DataType.float16, 0, source, target, *coordinates, -1)
     row[isa.P : isa.P + len(p)] = p
     return row
 
@@ -108,6 +108,6 @@ def _flag(source: Engine, target: Engine) -> tuple[Code, Code]:
 def program(machine: Machine, rows: list[Code]) -> Program:
     blocks = 1 << 20
     memory = MemoryMap(DataType.float16, (DdrBuffer("all", "scratch", 0, blocks),), blocks)
-    made = Program(machine.digest, (np.stack(rows),), memory)
-    made.verify(machine)
-    return made
+    result_program = Program(machine.digest, (np.stack(rows),), memory)
+    result_program.verify(machine)
+    return result_program

@@ -40,7 +40,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.space.decode import plan_of
 from scripts.bench_evaluate import genes, mutations, varied
-from scripts.studies import in_search_order, named, opened
+from scripts.studies import in_search_order, network_list, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.parts import DataType
 from tuner.measure.evaluator import Evaluator
@@ -64,10 +64,16 @@ class Digests:
     def __init__(self, parts: Sequence[str]) -> None:
         self._parts = {part: hashlib.sha256() for part in parts}
 
-    def add(self, part: str, *found: str | bytes | NDArray[Any] | None) -> None:
+    def add(self, part: str, *parts: str | bytes | NDArray[Any] | None) -> None:
         """What is not there counts as well."""
-        for each in found:
-            data = each.tobytes() if isinstance(each, np.ndarray) else each.encode() if isinstance(each, str) else each
+        for part_value in parts:
+            data = (
+                part_value.tobytes()
+                if isinstance(part_value, np.ndarray)
+                else part_value.encode()
+                if isinstance(part_value, str)
+                else part_value
+            )
             self._parts[part].update(b"-" if data is None else len(data).to_bytes(8, "little") + data)
 
     def __str__(self) -> str:
@@ -77,52 +83,52 @@ class Digests:
 def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: int, seed: int, texts: bool = False) -> str:
     """What the line of a network, machine and data type says.  Raises `BadInputError` for what does not exist."""
     try:
-        there = opened(network, machine, dtype)
-        plans = [default_plans(there)]
+        lowered = opened(network, machine, dtype)
+        plans = [default_plans(lowered)]
     except (InfeasibleError, UnsupportedError) as error:
         return f"does not compile: {error}"
-    found, fitting = Digests((*PARTS, *DUMPED) if texts else PARTS), list[list[Plan]]()
-    for target_graph in map(in_search_order, there.target_graphs):
+    parts_digest, fitting = Digests((*PARTS, *DUMPED) if texts else PARTS), list[list[Plan]]()
+    for target_graph in map(in_search_order, lowered.target_graphs):
         levels, rng = tuple(target_graph.machine.contention), np.random.default_rng([seed, 3])
         target = Npu(target_graph, levels, records=True)
         evaluator = Evaluator(target_graph, levels, target)
         for gene in islice(genes(target_graph, seed, 3.3), gene_count):
-            measured(found, evaluator, target.compiler, Request("segment", (varied(target_graph, gene, rng),)))
+            measured(parts_digest, evaluator, target.compiler, Request("segment", (varied(target_graph, gene, rng),)))
         programs = [
-            measured(found, evaluator, target.compiler, Request("program", genome))
+            measured(parts_digest, evaluator, target.compiler, Request("program", genome))
             for genome in islice(mutations(target_graph, seed), genomes)
         ]
         fitting.append([plan for plan in programs if plan is not None])
-    plans += [joined(dict(zip(there.names, each, strict=True))) for each in zip(*fitting, strict=False)]
-    found.add("file", compiled(there, plans))
-    for text in texts_of(there, {"all": plans[0]}, {}, DUMPED) if texts else ():
-        found.add(text.stage, *text.lines)
-    return str(found)
+    plans += [joined(dict(zip(lowered.names, piece_plans, strict=True))) for piece_plans in zip(*fitting, strict=False)]
+    parts_digest.add("file", compiled(lowered, plans))
+    for text in texts_of(lowered, {"all": plans[0]}, {}, DUMPED) if texts else ():
+        parts_digest.add(text.stage, *text.lines)
+    return str(parts_digest)
 
 
-def measured(found: Digests, evaluator: Evaluator, compiler: Compiler, request: Request) -> Plan | None:
+def measured(parts_digest: Digests, evaluator: Evaluator, compiler: Compiler, request: Request) -> Plan | None:
     """All that comes of a genome; its plan where that fits."""
     measurement = evaluator.measure(request)
     plans = [evaluator.plan(gene) for gene in request.genome]
-    found.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
-    found.add("tasks", measurement.payload, measurement.error)
-    found.add("features", measurement.features)
-    found.add("times", measurement.values)
+    parts_digest.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
+    parts_digest.add("tasks", measurement.payload, measurement.error)
+    parts_digest.add("features", measurement.features)
+    parts_digest.add("times", measurement.values)
     if measurement.values is None:
         return None
     segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True) if plan is not None]
     parts = compiler.some(segments) if request.kind == "program" else compiler.alone(*segments[0])
     assert not isinstance(parts, Infeasible)
-    found.add("streams", *compiler.link(parts).streams)
+    parts_digest.add("streams", *compiler.link(parts).streams)
     return plan_of(evaluator.target_graph, [plan for plan, _ in segments])
 
 
-def compiled(there: LoweredModel, plans: Sequence[Plan]) -> bytes:
+def compiled(lowered: LoweredModel, plans: Sequence[Plan]) -> bytes:
     """SHA-256 of the file with one of the plans per level."""
-    by_level = {level: plans[i % len(plans)] for i, level in enumerate(there.machine.contention)}
+    by_level = {level: plans[i % len(plans)] for i, level in enumerate(lowered.machine.contention)}
     with TemporaryDirectory(prefix="tilefarm-hash-") as folder:
         path = Path(folder) / "out.onnx"
-        package(there, containers_of(there, measure(there, by_level)), path)
+        package(lowered, containers_of(lowered, measure(lowered, by_level)), path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
 
@@ -138,16 +144,16 @@ def main(
     texts: Annotated[bool, typer.Option("--texts", help="Also the text of every stage, layer by layer.")] = False,
 ) -> None:
     """Digests of what random genes become, a line per network, machine and data type: equal where two checkouts make the same."""
-    names = named(networks or ",".join((*EVERYDAY, *LARGER) if whole else EVERYDAY))
+    names = network_list(networks or ",".join((*EVERYDAY, *LARGER) if whole else EVERYDAY))
     types = (dtypes or ("float16,float32" if whole else "float16")).split(",")
     if unknown := set(types) - set(DataType.__members__):
         raise typer.BadParameter(f"--dtypes {min(unknown)}: expected some of {', '.join(DataType.__members__)}")
     for network, machine, dtype in product(names, machines.split(","), types):
         try:
-            found = digests(network, machine, dtype, gene_count, genomes, seed, texts)
+            program_digests = digests(network, machine, dtype, gene_count, genomes, seed, texts)
         except BadInputError as error:
             raise typer.BadParameter(str(error)) from None
-        print(f"{network} {machine} {dtype}: {found}", flush=True)
+        print(f"{network} {machine} {dtype}: {program_digests}", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.studies import model_named, named
+from scripts.studies import model_named, network_list
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from tuner.driver import tune
 from tuner.log.digests import canonical_json
@@ -127,7 +127,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the searches.")] = 0,
 ) -> None:
     """Digests of searches and of resumed searches, a line per network and machine: equal where two checkouts tune alike."""
-    for network, machine in product(named(networks), machines.split(",")):
+    for network, machine in product(network_list(networks), machines.split(",")):
         try:
             line = digests(network, machine, programs, seed)
         except BadInputError as error:

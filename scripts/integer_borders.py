@@ -18,25 +18,25 @@ def with_integer_borders(model: ModelProto) -> ModelProto:
     for i, node in enumerate(graph.node):
         for name in node.input:
             readers.setdefault(name, []).append(i)
-    gone = set[int]()
+    removed = set[int]()
     for item in graph.input:
-        mine = readers.get(item.name, [])
-        if any(graph.node[i].op_type == "QuantizeLinear" for i in mine):
-            if len(mine) != 1:
-                raise ValueError(f"{item.name}: {len(mine)} nodes read it; accepted: one QuantizeLinear")
-            gone.add(mine[0])
-            _rename(item, graph.node[mine[0]].output[0], types[graph.node[mine[0]].input[2]])
-    made = {node.output[0]: i for i, node in enumerate(graph.node)}
+        consumers = readers.get(item.name, [])
+        if any(graph.node[i].op_type == "QuantizeLinear" for i in consumers):
+            if len(consumers) != 1:
+                raise ValueError(f"{item.name}: {len(consumers)} nodes read it; accepted: one QuantizeLinear")
+            removed.add(consumers[0])
+            _rename(item, graph.node[consumers[0]].output[0], types[graph.node[consumers[0]].input[2]])
+    producer = {node.output[0]: i for i, node in enumerate(graph.node)}
     for item in graph.output:
-        node = graph.node[made[item.name]]
+        node = graph.node[producer[item.name]]
         if node.op_type == "DequantizeLinear":
             if item.name in readers:
                 raise ValueError(f"{item.name}: other nodes read it too; accepted: an output alone")
-            gone.add(made[item.name])
+            removed.add(producer[item.name])
             _rename(item, node.input[0], types[node.input[2]])
-    kept = [node for i, node in enumerate(graph.node) if i not in gone]
+    nodes = [node for i, node in enumerate(graph.node) if i not in removed]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     return out
 
 

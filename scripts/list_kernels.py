@@ -59,10 +59,10 @@ def main(out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write 
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": f"{folder}/cache"}
         for name, command in COMMANDS.items():
-            told = Path(folder, "told.json")
-            words = [sys.executable, "-c", RECORDED, str(told), *shlex.split(command.format(folder, SEARCH))]
+            report_file = Path(folder, "told.json")
+            words = [sys.executable, "-c", RECORDED, str(report_file), *shlex.split(command.format(folder, SEARCH))]
             subprocess.run(words, env=env, check=True, stdout=subprocess.DEVNULL)
-            kernels[name] = json.loads(told.read_text())
+            kernels[name] = json.loads(report_file.read_text())
     lists = (f'"{name}": [\n' + ",\n".join(map(json.dumps, listed)) + "\n]" for name, listed in kernels.items())
     out.write_text("{" + ",\n".join(lists) + "}\n")
     print(f"{sum(map(len, kernels.values()))} kernels: {out}")

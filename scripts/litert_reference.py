@@ -20,7 +20,7 @@ class Reference:
 
     def draw(self, rng: np.random.Generator) -> list[NDArray[np.generic]]:
         """Inputs over the whole range of their types; some with a narrow one, some at its ends."""
-        return [_drawn(rng, tuple(detail["shape"]), np.dtype(detail["dtype"])) for detail in self._inputs]
+        return [_random_array(rng, tuple(detail["shape"]), np.dtype(detail["dtype"])) for detail in self._inputs]
 
     def run(self, values: list[NDArray[np.generic]]) -> list[NDArray[np.generic]]:
         """Outputs for inputs."""
@@ -30,12 +30,12 @@ class Reference:
         return [self._interpreter.get_tensor(detail["index"]) for detail in self._outputs]
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+def _random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     kind = rng.integers(4)
     if kind == 0:
-        middle, spread = (low + high) / 2, (high - low) / 12
-        return np.clip(np.rint(rng.normal(middle, spread, shape)), low, high).astype(dtype)
+        middle, deviation = (low + high) / 2, (high - low) / 12
+        return np.clip(np.rint(rng.normal(middle, deviation, shape)), low, high).astype(dtype)
     if kind == 1:
         return np.where(rng.random(shape) < 0.3, rng.choice([low, high], shape), rng.integers(low, high, shape, endpoint=True)).astype(
             dtype
@@ -62,12 +62,12 @@ def dense_twice_rounded(model: bytes, values: NDArray[np.generic]) -> NDArray[np
     high = (sums * (1 << max(power, 0)) * math.floor(fraction * (1 << 31) + 0.5) + (1 << 30)) >> 31
     shift = max(-power, 0)
     rounded = np.sign(high) * ((np.abs(high) + ((1 << shift) >> 1)) >> shift) + result_zero
-    ends = np.iinfo(kinds[0])
-    least, greatest = (
+    limits = np.iinfo(kinds[0])
+    lowest, highest = (
         end if bound is None else result_zero + int(math.copysign(math.floor(float(np.float32(abs(bound)) / result_scale) + 0.5), bound))
-        for bound, end in zip(_ACTIVATIONS[operator.builtinOptions.fusedActivationFunction], (ends.min, ends.max), strict=True)
+        for bound, end in zip(_ACTIVATIONS[operator.builtinOptions.fusedActivationFunction], (limits.min, limits.max), strict=True)
     )
-    return np.clip(rounded, max(ends.min, least), min(ends.max, greatest))
+    return np.clip(rounded, max(limits.min, lowest), min(limits.max, highest))
 
 
 _ACTIVATIONS: dict[int, tuple[float | None, float | None]] = {0: (None, None), 1: (0, None), 2: (-1, 1), 3: (0, 6)}

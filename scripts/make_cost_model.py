@@ -46,7 +46,7 @@ class Item(NamedTuple):
     out: Path
 
 
-def tuned(item: Item) -> str:
+def tune_item(item: Item) -> str:
     """A line for a person."""
     from tuner.driver import tune
     from tuner.runs.list_runs import open_run
@@ -54,7 +54,7 @@ def tuned(item: Item) -> str:
 
     if (item.out / "run.json").is_file() and open_run(item.out).summary is not None:
         return f"{item.out.name}: there"
-    begun = time.monotonic()
+    begin_s = time.monotonic()
     request = TuneRequest(
         Path(f"made:drawn,seed={item.seed}"), item.machine, item.out, item.candidates, overrides=FEW, backend="serial",
         random_weights=item.seed, resume=(item.out / "run.json").is_file(),
@@ -63,7 +63,7 @@ def tuned(item: Item) -> str:
         summary = tune(request)
     except TilefarmError as error:
         return f"{item.out.name}: left out: {error}"
-    return f"{item.out.name}: {summary.tasks:,} tasks in {time.monotonic() - begun:.0f} s"
+    return f"{item.out.name}: {summary.tasks:,} tasks in {time.monotonic() - begin_s:.0f} s"
 
 
 def items(networks: int, candidates: int, machines: list[str], each: int, runs: Path) -> Iterator[Item]:
@@ -97,12 +97,12 @@ def main(
     packaged, out = out is None, out or ROOT / "build" / "packaged.model"
     folder = runs or out.with_name(f"{out.stem if packaged else out.name}.runs")
     folder.mkdir(parents=True, exist_ok=True)
-    every = list(items(networks, candidates, machines.split(","), each, folder))
+    jobs = list(items(networks, candidates, machines.split(","), each, folder))
     with ProcessPoolExecutor(processes) as pool:
-        for line in pool.map(tuned, every):
+        for line in pool.map(tune_item, jobs):
             typer.echo(line)
-    there = [str(item.out) for item in every if (item.out / "summary.json").is_file()]
-    if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}", "--set", "model.learning_rate=0.1"]):
+    finished = [str(item.out) for item in jobs if (item.out / "summary.json").is_file()]
+    if code := tilefarm(["train", *finished, "--out", str(out), "--set", f"model.rounds={rounds}", "--set", "model.learning_rate=0.1"]):
         raise typer.Exit(code)
     data = compress_model(out.read_bytes())
     typer.echo(f"{out}: {out.stat().st_size:,} bytes, {len(data):,} compressed, of at most {MOST_BYTES:,}")

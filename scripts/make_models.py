@@ -35,8 +35,8 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     typer.echo(f"{'network':32} {'nodes':>6} {'MB':>8}" + (f" {'largest':>10} {'logits std':>10}" if check else ""))
-    for wanted in networks.split(","):
-        name = wanted.replace(";", ",")
+    for network_name in networks.split(","):
+        name = network_name.replace(";", ",")
         if layers is not None and name.startswith(("vit", "bert")):
             name += f",layers={layers}"
         try:
@@ -61,8 +61,8 @@ def run_once(path: Path, seed: int) -> tuple[float, float]:
     import onnxruntime
 
     model = onnx.load(path)
-    given = {item.name for item in model.graph.output}
-    computed = [name for node in model.graph.node for name in node.output if name not in given]
+    outputs = {item.name for item in model.graph.output}
+    computed = [name for node in model.graph.node for name in node.output if name not in outputs]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -74,7 +74,7 @@ def run_once(path: Path, seed: int) -> tuple[float, float]:
     }
     names = [item.name for item in session.get_outputs()]
     values = dict(zip(names, session.run(names, feeds), strict=True))
-    last = [name for name in names if name in given][-1]
+    last = [name for name in names if name in outputs][-1]
     return float(np.max([np.abs(value).max() for value in values.values() if value.dtype.kind == "f"])), float(values[last].std())
 
 

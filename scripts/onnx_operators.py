@@ -105,8 +105,8 @@ def run_suite(tests: Iterable[Test]) -> list[Result]:
 
 def _run(test: Test) -> Result:
     if test.kind == "real":
-        why = "its weights are constants (see scripts/verify_networks.py, which draws them)"
-        return Result(test.kind, test.name, "network", "float32", "skipped", why)
+        reason = "its weights are constants (see scripts/verify_networks.py, which draws them)"
+        return Result(test.kind, test.name, "network", "float32", "skipped", reason)
     model, sets = _data(test.case)
     result = partial(Result, test.kind, test.name, _operator(model), _types(model))
     if test.name in LEFT_OUT:
@@ -120,10 +120,10 @@ def _run(test: Test) -> Result:
         return result("skipped", str(error))
     except AssertionError as error:
         return result("failed", " ".join(str(error).split())[:300])
-    whole, computes = rep.session.host is None, _computes(rep)
-    if not whole and not computes:
+    on_npu, computes = rep.session.host is None, _computes(rep)
+    if not on_npu and not computes:
         return result("skipped", "what of it can run on the NPU is nothing but copies")
-    return result("partly" if not whole else "passed" if computes else "copied", "")
+    return result("partly" if not on_npu else "passed" if computes else "copied", "")
 
 
 def _operator(model: onnx.ModelProto) -> str:
@@ -134,8 +134,8 @@ def _operator(model: onnx.ModelProto) -> str:
 
 def _types(model: onnx.ModelProto) -> str:
     constants = {item.name for item in model.graph.initializer}
-    ends = [item for item in model.graph.input if item.name not in constants][:1] + list(model.graph.output)[:1]
-    names = [onnx.TensorProto.DataType.Name(item.type.tensor_type.elem_type).lower() for item in ends if item.type.HasField("tensor_type")]
+    ports = [item for item in model.graph.input if item.name not in constants][:1] + list(model.graph.output)[:1]
+    names = [onnx.TensorProto.DataType.Name(item.type.tensor_type.elem_type).lower() for item in ports if item.type.HasField("tensor_type")]
     return " to ".join(dict.fromkeys("float32" if name == "float" else name for name in names))
 
 
@@ -160,21 +160,21 @@ def _computes(rep: NpuRep) -> bool:
     return bool(work.any())
 
 
-def by_operator(results: Iterable[Result]) -> Iterator[tuple[str, list[str], Counter[Status], list[str]]]:
+def group_by_operator(results: Iterable[Result]) -> Iterator[tuple[str, list[str], Counter[Status], list[str]]]:
     """Operators in order, each with the types that the NPU has it in, its counts and its reasons, the most frequent ones first."""
-    by: dict[str, list[Result]] = defaultdict(list)
+    results_by_operator: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        by[result.operator].append(result)
-    for name, mine in sorted(by.items()):
-        reasons = Counter(_reason(result.why) for result in mine if result.status in ("skipped", "failed"))
-        types = Counter(result.types for result in mine if result.status in ("passed", "partly", "copied"))
-        counts = Counter(result.status for result in mine)
-        yield name, [each for each, _ in types.most_common()], counts, [why for why, _ in reasons.most_common()]
+        results_by_operator[result.operator].append(result)
+    for name, operator_results in sorted(results_by_operator.items()):
+        reasons = Counter(_reason(result.why) for result in operator_results if result.status in ("skipped", "failed"))
+        types = Counter(result.types for result in operator_results if result.status in ("passed", "partly", "copied"))
+        counts = Counter(result.status for result in operator_results)
+        yield name, [kind for kind, _ in types.most_common()], counts, [reason for reason, _ in reasons.most_common()]
 
 
-def _reason(why: str) -> str:
+def _reason(text: str) -> str:
     """Without names of nodes and tensors, which differ from test to test, and the list of all that is supported."""
-    short = why.removeprefix("nothing of it can run on the NPU: ").partition("; supported are")[0]
+    short = text.removeprefix("nothing of it can run on the NPU: ").partition("; supported are")[0]
     return re.sub(r"^\w+ '[^']*': ", "", short)
 
 
@@ -199,10 +199,10 @@ def page(results: Sequence[Result]) -> str:
         "| operator | types on the NPU | passed | partly | copies | skipped | failed | why it is skipped, most frequent first |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, types, count, reasons in by_operator(results):
-        why = "; ".join(_cell(reason) for reason in reasons[:MOST_REASONS])
+    for name, types, count, reasons in group_by_operator(results):
+        reason_text = "; ".join(_cell(reason) for reason in reasons[:MOST_REASONS])
         cells = (count[status] or "" for status in STATUSES)
-        lines.append(f"| {name} | {', '.join(types)} | {' | '.join(map(str, cells))} | {why} |")
+        lines.append(f"| {name} | {', '.join(types)} | {' | '.join(map(str, cells))} | {reason_text} |")
     return "\n".join(lines) + "\n"
 
 
@@ -235,7 +235,7 @@ def main(
         page_file.write_text(page(results), encoding="utf-8")
     rows = [
         (name, ", ".join(types), *(count[s] for s in STATUSES), reasons[0][:90] if reasons else "")
-        for name, types, count, reasons in by_operator(results)
+        for name, types, count, reasons in group_by_operator(results)
     ]
     print_table(("<operator", "<types", "passed", "partly", "copies", "skipped", "failed", "<most frequent reason"), rows)
     total = Counter(result.status for result in results)

@@ -98,25 +98,25 @@ class Product:
         """A model of this operator alone: heads are taken apart and put together by addresses, as in attention."""
         nodes, shapes = [], []
 
-        def named(name: str, shape: Sequence[int]) -> str:
+        def set_input(name: str, shape: Sequence[int]) -> str:
             shapes.append(numpy_helper.from_array(np.array(shape, np.int64), name))
             return name
 
-        def apart(x: str, pixels: int, channels: int, order: Sequence[int]) -> str:
-            nodes.append(helper.make_node("Reshape", [x, named(f"{x}_shape", (1, pixels, self.heads, channels))], [f"{x}_heads"]))
+        def split_heads(x: str, pixels: int, channels: int, order: Sequence[int]) -> str:
+            nodes.append(helper.make_node("Reshape", [x, set_input(f"{x}_shape", (1, pixels, self.heads, channels))], [f"{x}_heads"]))
             nodes.append(helper.make_node("Transpose", [f"{x}_heads"], [f"{x}_apart"], perm=order))
             return f"{x}_apart"
 
-        left = apart("a", self.rows, self.inner, (0, 2, 1, 3))
+        left_operand = split_heads("a", self.rows, self.inner, (0, 2, 1, 3))
         sizes = (self.columns, self.inner) if self.transposed else (self.inner, self.columns)
-        right = apart("b", *sizes, (0, 2, 3, 1) if self.transposed else (0, 2, 1, 3))
-        nodes.append(helper.make_node("MatMul", [left, right], ["products"], name="operator"))
+        right = split_heads("b", *sizes, (0, 2, 3, 1) if self.transposed else (0, 2, 1, 3))
+        nodes.append(helper.make_node("MatMul", [left_operand, right], ["products"], name="operator"))
         nodes.append(helper.make_node("Transpose", ["products"], ["joined"], perm=(0, 2, 1, 3)))
-        whole = (1, self.rows, self.heads * self.columns)
-        nodes.append(helper.make_node("Reshape", ["joined", named("shape", whole)], ["y"]))
-        given = {"a": (1, self.rows, self.heads * self.inner), "b": (1, sizes[0], self.heads * sizes[1])}
-        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in given.items()]
-        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, whole)]
+        merged_shape = (1, self.rows, self.heads * self.columns)
+        nodes.append(helper.make_node("Reshape", ["joined", set_input("shape", merged_shape)], ["y"]))
+        input_shapes = {"a": (1, self.rows, self.heads * self.inner), "b": (1, sizes[0], self.heads * sizes[1])}
+        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in input_shapes.items()]
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, merged_shape)]
         graph = helper.make_graph(nodes, "operator", inputs, outputs, shapes)
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
@@ -146,12 +146,12 @@ class Operator:
         """Let go of what measuring needs: tens of megabytes."""
         self._evaluator = None
 
-    def features(self, chosen: Sequence[int]) -> NDArray[np.float64]:
-        return np.stack([raw_features(self.target_graph, self.space.plan(i), 0) for i in chosen])
+    def features(self, indices: Sequence[int]) -> NDArray[np.float64]:
+        return np.stack([raw_features(self.target_graph, self.space.plan(i), 0) for i in indices])
 
     def shortlist(self) -> list[int]:
-        found: list[int] = shortlist(self.target_graph, self.space, self.levels).tolist()
-        return found
+        indices: list[int] = shortlist(self.target_graph, self.space, self.levels).tolist()
+        return indices
 
 
 @dataclass(frozen=True)
@@ -168,24 +168,25 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     bounds, estimate = operator.bounds, operator.space.estimate
     expected = np.maximum(bounds, estimate[:, None])
     order = [np.lexsort((estimate, expected[:, level])) for level in range(bounds.shape[1])]
-    best, left, measured = np.full(bounds.shape[1], NEVER), np.ones(len(bounds), np.bool_), 0
+    best, remaining_rows, measured = np.full(bounds.shape[1], NEVER), np.ones(len(bounds), np.bool_), 0
     while measured < cap:
         for level in range(len(order)):
-            order[level] = order[level][left[order[level]] & (bounds[order[level], level] < best[level] * (1 - PROVEN))]
+            order[level] = order[level][remaining_rows[order[level]] & (bounds[order[level], level] < best[level] * (1 - PROVEN))]
         batch = dict.fromkeys(i for rows in order for i in rows[:BATCH].tolist())
         if not batch:
             break
         for i in batch:
             best = np.minimum(best, operator.measure(i))
-            left[i] = False
+            remaining_rows[i] = False
         measured += len(batch)
     slack = [
-        max(PROVEN, 1 - float(bounds[rows[left[rows]], level].min(initial=best[level])) / best[level]) for level, rows in enumerate(order)
+        max(PROVEN, 1 - float(bounds[rows[remaining_rows[rows]], level].min(initial=best[level])) / best[level])
+        for level, rows in enumerate(order)
     ]
     return Optimum(best, measured, np.array(slack))
 
 
-def shape_of(target_graph: TargetGraph, spec: TargetOp) -> Shape | Product | None:
+def operator_shape(target_graph: TargetGraph, spec: TargetOp) -> Shape | Product | None:
     """The shape of a convolution or matrix product of one image; None for other operators."""
     kernel = spec.operator
     if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and target_graph.images == 1:
@@ -205,7 +206,7 @@ def shape_of(target_graph: TargetGraph, spec: TargetOp) -> Shape | Product | Non
     )  # fmt: skip
 
 
-def saved(shape: Shape | Product, folder: Path) -> Path:
+def save_model(shape: Shape | Product, folder: Path) -> Path:
     """The file of an operator alone."""
     path = folder / f"{str(shape).replace('/', 's').replace(' ', '_')}.onnx"
     if not path.is_file():
@@ -214,14 +215,14 @@ def saved(shape: Shape | Product, folder: Path) -> Path:
     return path
 
 
-def operators_of(networks: Sequence[str], machine: str) -> dict[Shape | Product, Counter[str]]:
+def count_operators(networks: Sequence[str], machine: str) -> dict[Shape | Product, Counter[str]]:
     """Distinct convolutions and matrix products of networks -> how often each has them."""
     found: dict[Shape | Product, Counter[str]] = {}
     known: dict[str, Shape | Product] = {}
     for name in networks:
         target_graph = network(name, machine)
         for spec in target_graph.operators:
-            shape = shape_of(target_graph, spec)
+            shape = operator_shape(target_graph, spec)
             if shape is not None:
                 found.setdefault(known.setdefault(canonical_json(spec.signature(target_graph.storages)), shape), Counter())[name] += 1
     return found

@@ -11,15 +11,15 @@ from scripts.tflite_writer import Tensor, Writer
 Draw = Callable[[Writer], Tensor]
 
 
-def _whole(w: Writer, low: int, high: int) -> int:
+def _random_size(w: Writer, low: int, high: int) -> int:
     return int(w.rng.integers(low, high, endpoint=True))
 
 
-def _image(w: Writer, channels: int | None = None, least: int = 1, most: int = 20) -> Tensor:
+def _image(w: Writer, channels: int | None = None, lowest: int = 1, highest: int = 20) -> Tensor:
     """An input of 8 bits or 16 bits, of another scale each time."""
     unit = 1 / 256 if w.dtype == "int16" else 1
     scale = float(w.rng.uniform(0.01, 0.1)) * unit
-    return w.input(1, _whole(w, least, most), _whole(w, least, most), channels or _whole(w, 1, 40), scale=scale)
+    return w.input(1, _random_size(w, lowest, highest), _random_size(w, lowest, highest), channels or _random_size(w, 1, 40), scale=scale)
 
 
 def _padding(w: Writer) -> str:
@@ -30,32 +30,32 @@ def _activation(w: Writer) -> str:
     return str(w.rng.choice(["none", "relu", "relu6", "relu_n1_to_1"]))
 
 
-def _kernel(w: Writer, x: Tensor, most: int = 7) -> tuple[int, int]:
+def _kernel(w: Writer, x: Tensor, highest: int = 7) -> tuple[int, int]:
     """A kernel that is no larger than the input."""
-    return _whole(w, 1, min(most, x.shape[1])), _whole(w, 1, min(most, x.shape[2]))
+    return _random_size(w, 1, min(highest, x.shape[1])), _random_size(w, 1, min(highest, x.shape[2]))
 
 
 def _stride(w: Writer) -> tuple[int, int]:
-    return _whole(w, 1, 3), _whole(w, 1, 3)
+    return _random_size(w, 1, 3), _random_size(w, 1, 3)
 
 
 def _conv(w: Writer) -> Tensor:
     x = _image(w)
-    return w.conv(x, _whole(w, 1, 48), _kernel(w, x), _stride(w), padding=_padding(w), activation=_activation(w))
+    return w.conv(x, _random_size(w, 1, 48), _kernel(w, x), _stride(w), padding=_padding(w), activation=_activation(w))
 
 
 def _pointwise(w: Writer) -> Tensor:
-    return w.conv(_image(w), _whole(w, 1, 200), padding="VALID", activation=_activation(w))
+    return w.conv(_image(w), _random_size(w, 1, 200), padding="VALID", activation=_activation(w))
 
 
 def _dilated(w: Writer) -> Tensor:
-    x = _image(w, least=8)
-    return w.conv(x, _whole(w, 1, 32), _kernel(w, x, 3), dilation=(_whole(w, 1, 2), _whole(w, 1, 2)), padding=_padding(w))
+    x = _image(w, lowest=8)
+    return w.conv(x, _random_size(w, 1, 32), _kernel(w, x, 3), dilation=(_random_size(w, 1, 2), _random_size(w, 1, 2)), padding=_padding(w))
 
 
 def _large_kernel(w: Writer) -> Tensor:
-    x = _image(w, _whole(w, 1, 6), least=12, most=24)
-    return w.conv(x, _whole(w, 1, 12), _kernel(w, x, 12), padding=_padding(w), activation="none")
+    x = _image(w, _random_size(w, 1, 6), lowest=12, highest=24)
+    return w.conv(x, _random_size(w, 1, 12), _kernel(w, x, 12), padding=_padding(w), activation="none")
 
 
 def _depthwise(w: Writer) -> Tensor:
@@ -65,19 +65,23 @@ def _depthwise(w: Writer) -> Tensor:
 
 def _multiplier(w: Writer) -> Tensor:
     x = _image(w, 1)
-    return w.depthwise(x, _kernel(w, x), padding=_padding(w), multiplier=_whole(w, 2, 24))
+    return w.depthwise(x, _kernel(w, x), padding=_padding(w), multiplier=_random_size(w, 2, 24))
 
 
 def _transpose_conv(stride: int) -> Draw:
     def draw(w: Writer) -> Tensor:
-        return w.transpose_conv(_image(w, most=10), _whole(w, 1, 24), (_whole(w, 2, 4), _whole(w, 2, 4)), (stride, stride), _padding(w))
+        return w.transpose_conv(
+            _image(w, highest=10), _random_size(w, 1, 24), (_random_size(w, 2, 4), _random_size(w, 2, 4)), (stride, stride), _padding(w)
+        )
 
     return draw
 
 
 def _dense(w: Writer) -> Tensor:
     unit = 1 / 256 if w.dtype == "int16" else 1
-    return w.dense(w.input(1, _whole(w, 1, 300), scale=float(w.rng.uniform(0.01, 0.1)) * unit), _whole(w, 1, 150), _activation(w))
+    return w.dense(
+        w.input(1, _random_size(w, 1, 300), scale=float(w.rng.uniform(0.01, 0.1)) * unit), _random_size(w, 1, 150), _activation(w)
+    )
 
 
 def _max_pool(w: Writer) -> Tensor:
@@ -116,8 +120,8 @@ def _binary(name: str) -> Draw:
 def _extreme(name: str) -> Draw:
     def draw(w: Writer) -> Tensor:
         x = _image(w)
-        other = w.input(*x.shape, scale=x.scale, zero=x.zero)
-        return w.binary(name, x, other)
+        operand = w.input(*x.shape, scale=x.scale, zero=x.zero)
+        return w.binary(name, x, operand)
 
     return draw
 
@@ -152,7 +156,7 @@ def _hard_swish(w: Writer) -> Tensor:
 
 
 def _softmax(w: Writer) -> Tensor:
-    return w.softmax(w.input(_whole(w, 1, 8), _whole(w, 2, 200), scale=float(w.rng.uniform(0.01, 0.2))))
+    return w.softmax(w.input(_random_size(w, 1, 8), _random_size(w, 2, 200), scale=float(w.rng.uniform(0.01, 0.2))))
 
 
 def _quantize(w: Writer) -> Tensor:
@@ -161,33 +165,33 @@ def _quantize(w: Writer) -> Tensor:
 
 
 def _concat(w: Writer) -> Tensor:
-    x, axis = _image(w), _whole(w, 1, 3)
+    x, axis = _image(w), _random_size(w, 1, 3)
     shape = list(x.shape)
-    shape[axis] = _whole(w, 1, 20)
+    shape[axis] = _random_size(w, 1, 20)
     return w.concat([x, w.input(*shape, scale=x.scale, zero=x.zero)], axis)
 
 
 def _pad(w: Writer) -> Tensor:
-    pads = ((0, 0), (_whole(w, 0, 3), _whole(w, 0, 3)), (_whole(w, 0, 3), _whole(w, 1, 3)), (0, 0))
+    pads = ((0, 0), (_random_size(w, 0, 3), _random_size(w, 0, 3)), (_random_size(w, 0, 3), _random_size(w, 1, 3)), (0, 0))
     return w.pad(_image(w), pads)
 
 
 def _slice(w: Writer) -> Tensor:
     x = _image(w)
-    begin = [0, *(_whole(w, 0, size - 1) for size in x.shape[1:])]
-    size = [1, *(_whole(w, 1, extent - first) for extent, first in zip(x.shape[1:], begin[1:], strict=True))]
+    begin = [0, *(_random_size(w, 0, size - 1) for size in x.shape[1:])]
+    size = [1, *(_random_size(w, 1, extent - first) for extent, first in zip(x.shape[1:], begin[1:], strict=True))]
     inputs = [x, *(w.constant(np.array(values, np.int32)) for values in (begin, size))]
     return w.operator("SLICE", inputs, w.tensor(tuple(size), x.scale, x.zero), "SliceOptions")
 
 
 def _bilinear(w: Writer) -> Tensor:
-    x, factor = _image(w, most=10), 2 ** _whole(w, 1, 2)
+    x, factor = _image(w, highest=10), 2 ** _random_size(w, 1, 2)
     style = {"halfPixelCenters": True} if w.rng.random() < 0.5 else {}
     return w.resize(x, "BILINEAR", (x.shape[1] * factor, x.shape[2] * factor), **style)
 
 
-def _nearest(w: Writer) -> Tensor:
-    x, factor = _image(w, most=10), 2 ** _whole(w, 1, 2)
+def _nearest_resize(w: Writer) -> Tensor:
+    x, factor = _image(w, highest=10), 2 ** _random_size(w, 1, 2)
     return w.resize(x, "NEAREST_NEIGHBOR", (x.shape[1] * factor, x.shape[2] * factor))
 
 
@@ -221,7 +225,7 @@ OPERATORS: dict[str, Draw] = {
     "PAD": _pad,
     "SLICE": _slice,
     "RESIZE_BILINEAR": _bilinear,
-    "RESIZE_NEAREST_NEIGHBOR": _nearest,
+    "RESIZE_NEAREST_NEIGHBOR": _nearest_resize,
 }
 """Operators by name, with what is drawn of them in a second word."""
 

@@ -72,21 +72,21 @@ def judge(model: bytes, compiler: str, inputs: int, seed: int, accelerator: str,
             stream = compile_model(model, compiler, Path(folder), accelerator)
         except NotWholeError as error:
             return Judged("left", 0, 0, 0, str(error), 0, None)
-    begin, worst, formerly, values, execution = time.perf_counter(), 0, 0, 0, None
+    begin, largest_error, formerly, values, execution = time.perf_counter(), 0, 0, 0, None
     for _ in range(inputs):
-        drawn = reference.draw(rng)
+        arrays = reference.draw(rng)
         try:
-            outputs, execution = stream.run(drawn)
+            outputs, execution = stream.run(arrays)
         except StreamError as error:
             return Judged("refused", 0, 0, 0, str(error), 0, None)
-        for output, expected in zip(outputs, reference.run(drawn), strict=True):
-            worst = max(worst, int(np.abs(output.astype(np.int64) - expected).max()))
+        for output, expected in zip(outputs, reference.run(arrays), strict=True):
+            largest_error = max(largest_error, int(np.abs(output.astype(np.int64) - expected).max()))
             values += output.size
             if dense:
-                formerly = max(formerly, int(np.abs(output - dense_twice_rounded(model, drawn[0])).max()))
+                formerly = max(formerly, int(np.abs(output - dense_twice_rounded(model, arrays[0])).max()))
     seconds = (time.perf_counter() - begin) / inputs
-    state = "equal" if not worst else "former" if dense and not formerly else "differs"
-    return Judged(state, inputs, worst, values, "", seconds, execution)
+    state = "equal" if not largest_error else "former" if dense and not formerly else "differs"
+    return Judged(state, inputs, largest_error, values, "", seconds, execution)
 
 
 def judge_networks(names: list[str], inputs: int, accelerator: str) -> list[dict[str, Any]]:
@@ -98,15 +98,15 @@ def judge_networks(names: list[str], inputs: int, accelerator: str) -> list[dict
     for name in names or list(NETWORKS):
         model = NETWORKS[name]()
         for compiler in COMPILERS:
-            judged = judge(model, compiler, inputs, 0, accelerator)
-            row = {"network": name, "compiler": compiler, **judged._asdict()}
+            verdict = judge(model, compiler, inputs, 0, accelerator)
+            row = {"network": name, "compiler": compiler, **verdict._asdict()}
             del row["execution"]
-            if judged.execution:
-                row |= {"macs": judged.execution.macs, "operations": dict(judged.execution.operations)}
-                row["bytes"] = {f"{channel.memory}/{channel.channel}": tuple(count) for channel, count in judged.execution.bytes.items()}
+            if verdict.execution:
+                row |= {"macs": verdict.execution.macs, "operations": dict(verdict.execution.operations)}
+                row["bytes"] = {f"{channel.memory}/{channel.channel}": tuple(count) for channel, count in verdict.execution.bytes.items()}
             rows.append(row)
             if sys.stderr.isatty():
-                print(name, compiler, judged.state, file=sys.stderr)
+                print(name, compiler, verdict.state, file=sys.stderr)
     return rows
 
 
@@ -130,20 +130,24 @@ def judge_operators(first: int, last: int, dtype: str, accelerator: str) -> list
             }
             row = rows.setdefault((name, compiler), empty)
             try:
-                judged = judge(model, compiler, 2, seed, accelerator, name == "FULLY_CONNECTED" and dtype != "int16")
+                verdict = judge(model, compiler, 2, seed, accelerator, name == "FULLY_CONNECTED" and dtype != "int16")
             except (RuntimeError, ValueError) as error:  # of LiteRT, which has no such operator of this type
-                judged = Judged("unknown", 0, 0, 0, str(error).splitlines()[0], 0, None)
-            row["states"][judged.state] += 1
-            row["worst"] = max(row["worst"], judged.worst)
-            if judged.state in ("former", "differs", "refused") and not row["example"]:
-                row["example"] = f"seed {seed}{': ' if judged.why else ''}{judged.why}"
+                verdict = Judged("unknown", 0, 0, 0, str(error).splitlines()[0], 0, None)
+            row["states"][verdict.state] += 1
+            row["worst"] = max(row["worst"], verdict.worst)
+            if verdict.state in ("former", "differs", "refused") and not row["example"]:
+                row["example"] = f"seed {seed}{': ' if verdict.why else ''}{verdict.why}"
     return list(rows.values())
 
 
 def deviation(name: str, compiler: str, dtype: str) -> str:
     """Why an operator's outputs may differ; nothing where they may not."""
     return next(
-        (why for key, why in DEVIATIONS.items() if all(part in ("*", own) for part, own in zip(key, (name, compiler, dtype), strict=True))),
+        (
+            explanation
+            for key, explanation in DEVIATIONS.items()
+            if all(part in ("*", actual) for part, actual in zip(key, (name, compiler, dtype), strict=True))
+        ),
         "",
     )
 
@@ -179,9 +183,9 @@ def write_fixtures(path: Path) -> int:
 
 
 def _add_fixture(
-    arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, largest: int, accelerator: str = "ethos-u65-256", **words: str
+    arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, max_bytes: int, accelerator: str = "ethos-u65-256", **words: str
 ) -> None:
-    """One case, where it is no larger than `largest` bytes."""
+    """One case, where it is no larger than `max_bytes` bytes."""
     from scripts.litert_reference import Reference
     from scripts.vela_streams import compile_model
 
@@ -191,12 +195,12 @@ def _add_fixture(
     drawn = reference.draw(np.random.default_rng(len(cases)))
     expected = reference.run(drawn)
     number = len(cases)
-    found = {f"words{number}": np.array(stream.words, np.uint32), f"constants{number}": stream.constants}
-    found |= {f"input{number}_{index}": array for index, array in enumerate(drawn)}
-    found |= {f"output{number}_{index}": array for index, array in enumerate(expected)}
+    case_arrays = {f"words{number}": np.array(stream.words, np.uint32), f"constants{number}": stream.constants}
+    case_arrays |= {f"input{number}_{index}": array for index, array in enumerate(drawn)}
+    case_arrays |= {f"output{number}_{index}": array for index, array in enumerate(expected)}
     lively = all(len(np.unique(array)) > min(4, array.size // 10) for array in expected)
-    if lively and sum(array.nbytes for array in found.values()) <= largest:
-        arrays |= found
+    if lively and sum(array.nbytes for array in case_arrays.values()) <= max_bytes:
+        arrays |= case_arrays
         places = {key: [place.offset for place in getattr(stream, key)] for key in ("inputs", "outputs")}
         cases.append({**words, "arena": stream.arena, "fast": stream.fast, **places})
 
@@ -254,9 +258,9 @@ def network_lines(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         totals = Counter[str]()
-        for key, (count, once) in row.get("bytes", {}).items():
+        for key, (count, once_bytes) in row.get("bytes", {}).items():
             memory = key.split("/")[0]
-            totals[memory], totals[f"{memory} once"] = totals[memory] + count, totals[f"{memory} once"] + once
+            totals[memory], totals[f"{memory} once"] = totals[memory] + count, totals[f"{memory} once"] + once_bytes
         moved = ", ".join(f"{memory} {totals[memory] / 1e3:,.0f} ({totals[f'{memory} once'] / 1e3:,.0f})" for memory in ("dram", "sram"))
         lines.append(
             f"{row['network']:20}{row['compiler']:10}{row['state']:9}{row['inputs']:7}{row['values']:10}{row.get('macs', 0) / 1e6:8.1f}"
@@ -271,8 +275,8 @@ def operator_lines(rows: list[dict[str, Any]]) -> list[str]:
     lines = [f"{'operator':30}{'compiler':10}" + "".join(f"{state:>9}" for state in states) + "    worst"]
     for row in rows:
         counts = "".join(f"{row['states'][state]:9}" for state in states)
-        why = f"  {row['deviation']}" if row["example"] else ""
-        lines.append(f"{row['operator']:30}{row['compiler']:10}{counts}{row['worst']:9}{why} {row['example']}".rstrip())
+        note = f"  {row['deviation']}" if row["example"] else ""
+        lines.append(f"{row['operator']:30}{row['compiler']:10}{counts}{row['worst']:9}{note} {row['example']}".rstrip())
     total = Counter[str]()
     for row in rows:
         total.update(row["states"])

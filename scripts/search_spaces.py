@@ -61,14 +61,18 @@ class TilingSpace:
         free = [i for i, values in enumerate(self.values) if len(values) > 1]
         column = free[int(rng.integers(len(free)))]
         values = self.values[column]
-        at = int(np.searchsorted(values, row[column]))
-        near = [i for i in (at - 2, at - 1, at + 1, at + 2) if 0 <= i < len(values)] if rng.random() < 0.7 else range(len(values))
-        row[column] = values[near[int(rng.integers(len(near)))]]
+        position = int(np.searchsorted(values, row[column]))
+        candidates = (
+            [i for i in (position - 2, position - 1, position + 1, position + 2) if 0 <= i < len(values)]
+            if rng.random() < 0.7
+            else range(len(values))
+        )
+        row[column] = values[candidates[int(rng.integers(len(candidates)))]]
         return self._nearest(row, column)
 
     def crossover(self, a: int, b: int, rng: Rng) -> int:
-        one, two = self.space.points[a], self.space.points[b]
-        return self._nearest(np.where(rng.random(len(one)) < 0.5, one, two))
+        first, second = self.space.points[a], self.space.points[b]
+        return self._nearest(np.where(rng.random(len(first)) < 0.5, first, second))
 
     def parameters(self, point: int) -> dict[str, Any]:
         return {name: int(value) for name, value in zip(COLUMNS, self.space.points[point], strict=True)}
@@ -77,13 +81,13 @@ class TilingSpace:
         row = [trial.suggest_categorical(name, values.tolist()) for name, values in zip(COLUMNS, self.values, strict=True)]
         return self._nearest(np.array(row, np.int64))
 
-    def _nearest(self, row: NDArray[np.int64], kept: int | None = None) -> int:
-        """The legal way nearest to a row, of those with the same value in column `kept`; the first of equals."""
-        wanted = np.log2(row + 1.0).astype(np.float32)
-        if kept is None:
-            return int(np.argmin(np.abs(self._logs - wanted).sum(1)))
-        rows = self._rows[kept][int(np.searchsorted(self.values[kept], row[kept]))]
-        return int(rows[np.argmin(np.abs(self._logs[rows] - wanted).sum(1))])
+    def _nearest(self, row: NDArray[np.int64], column: int | None = None) -> int:
+        """The legal way nearest to a row, of those with the same value in column `column`; the first of equals."""
+        target = np.log2(row + 1.0).astype(np.float32)
+        if column is None:
+            return int(np.argmin(np.abs(self._logs - target).sum(1)))
+        rows = self._rows[column][int(np.searchsorted(self.values[column], row[column]))]
+        return int(rows[np.argmin(np.abs(self._logs[rows] - target).sum(1))])
 
 
 def _row(plan: SegmentPlan) -> NDArray[np.int64]:
@@ -115,8 +119,8 @@ class PlanSpace:
                 return genome
 
     def neighbour(self, point: Genome, rng: Rng) -> Genome:
-        changed = self._moves[int(rng.integers(len(self._moves)))](self.target_graph, point, rng)
-        return point if changed is None else self._repaired(changed) or point
+        child = self._moves[int(rng.integers(len(self._moves)))](self.target_graph, point, rng)
+        return point if child is None else self._repaired(child) or point
 
     def crossover(self, a: Genome, b: Genome, rng: Rng) -> Genome:
         return crossover(a, b, rng) or a
@@ -138,9 +142,9 @@ class PlanSpace:
         genes = []
         for start, stop in zip(starts, [*starts[1:], count], strict=True):
             blocks = trial.suggest_categorical(f"blocks{start}", BLOCK_COUNTS)
-            cached = trial.suggest_categorical(f"cached{start}", [False, True])
-            fewer = max(b for b in block_counts(self.target_graph, start, stop) if b <= blocks)
-            genes.append(Gene(start, stop, fewer, cached=-1 if cached else 0))
+            is_cached = trial.suggest_categorical(f"cached{start}", [False, True])
+            block_count = max(b for b in block_counts(self.target_graph, start, stop) if b <= blocks)
+            genes.append(Gene(start, stop, block_count, cached=-1 if is_cached else 0))
         return self._repaired(tuple(genes)) or self.start
 
     def _repaired(self, genome: Genome) -> Genome | None:
@@ -153,7 +157,7 @@ class PlanSpace:
 
 
 @lru_cache(maxsize=1)  # seeds and strategies look through one space
-def space_of(target_graph: TargetGraph) -> TilingSpace | PlanSpace:
+def search_space(target_graph: TargetGraph) -> TilingSpace | PlanSpace:
     """Of one convolution all legal tilings, of a network all plans."""
     if len(target_graph.operators) == 1 and isinstance(target_graph.operators[0], ConvSpec):
         return TilingSpace(target_graph, operator_space(target_graph, 0, single_block_counts(target_graph, 0)))

@@ -17,7 +17,7 @@ import numpy as np
 import optuna
 
 from compiler.space.gene import Genome
-from scripts.search_spaces import space_of
+from scripts.search_spaces import search_space
 from tuner.cost_model.interface import Predictor
 from tuner.measure.request import Request
 from tuner.search.ask_tell import Asking
@@ -70,7 +70,7 @@ class Walk(ABC):
         """Without an end."""
 
     def space(self) -> Space[Any]:
-        return space_of(self.context.target_graph)
+        return search_space(self.context.target_graph)
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
         """Only programs count."""
@@ -79,10 +79,10 @@ class Walk(ABC):
 
     def ask(self, epoch: int) -> Asking[None]:
         space = self.space()
-        walk, cycles_of = self.points(space, self.context.seed), dict[Hashable, float | None]()
+        walk, cycles_by_point = self.points(space, self.context.seed), dict[Hashable, float | None]()
         new, repeats, point = 0, 0, next(walk)
         while repeats < REPEATS:
-            if point in cycles_of:
+            if point in cycles_by_point:
                 repeats += 1
             else:
                 genome = space.genome(point)
@@ -92,8 +92,8 @@ class Walk(ABC):
                     new += 1
                     yield [Request("program", genome)]
                 cycles = self.known.program_cycles(genome)
-                cycles_of[point] = None if cycles is None else float(np.log2(cycles[0]))
-            point = walk.send(cycles_of[point])
+                cycles_by_point[point] = None if cycles is None else float(np.log2(cycles[0]))
+            point = walk.send(cycles_by_point[point])
 
 
 class Random(Walk):
@@ -143,23 +143,23 @@ class Annealing(Walk):
 
     def points(self, space: Space[P], seed: int) -> Points[P]:
         rng = np.random.default_rng(seed)
-        here = space.start
-        value = yield here
+        point = space.start
+        value = yield point
         assert value is not None
-        best, lowest, steps = here, value, 0
+        best, lowest, steps = point, value, 0
         while True:
-            there = space.neighbour(here, rng)
-            found = yield there
-            if found is None:
+            proposal = space.neighbour(point, rng)
+            cycles = yield proposal
+            if cycles is None:
                 continue
             steps += 1
             heat = HOT * (COLD / HOT) ** min(1.0, steps / COOLING)
-            if found <= value or rng.random() < math.exp((value - found) / heat):
-                here, value = there, found
-            if found < lowest:
-                best, lowest = there, found
+            if cycles <= value or rng.random() < math.exp((value - cycles) / heat):
+                point, value = proposal, cycles
+            if cycles < lowest:
+                best, lowest = proposal, cycles
             elif steps % 64 == 0:
-                here, value = best, lowest
+                point, value = best, lowest
 
 
 class Tpe(Walk):

@@ -91,7 +91,7 @@ class Pair(NamedTuple):
     target_graph: TargetGraph
     seed: int
     candidates: int
-    found: Mapping[str, tuner.SearchResult]
+    results: Mapping[str, tuner.SearchResult]
     cpu_s: Mapping[str, float]
 
     @property
@@ -119,7 +119,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
 
     @staticmethod
-    def of(rows: Iterable[Row], *columns: str) -> Table:
+    def from_rows(rows: Iterable[Row], *columns: str) -> Table:
         """columns: `[<]NAME[=KEY][:FORMAT]` each.  KEY of a row is NAME where it is not given; a row may lack it.
 
         Behind a FORMAT `M` is for millions, `x` for times, and `-1` before it for the difference from 1.
@@ -141,8 +141,8 @@ class Study:
     """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
 
     The fields from `networks` to `overrides` are what is run unless options say otherwise; `out` is where.
-    evaluator: who measures, made for every search; None for the simulator.  begins: of an arm's name and a pair, further fields of its
-    `tuner.Search`, made before its time is taken.  of_floats: an arm that a machine of integers does without.  given: what else the rows of
+    evaluator: who measures, made for every search; None for the simulator.  search_fields: of an arm's name and a pair, further fields of its
+    `tuner.Search`, made before its time is taken.  float_arm: an arm that a machine of integers does without.  inputs: what else the rows of
     a pair follow from.  options: of this study and of options that only it has, the studies that are run; one of the same name as a field
     takes its place.
     """
@@ -158,18 +158,18 @@ class Study:
     overrides: Sequence[str] = ()
     out: Path = Path()
     evaluator: Callable[[TargetGraph, tuple[str, ...]], Evaluator] | None = None
-    begins: Callable[[str, Key], Mapping[str, Any]] | None = None
-    of_floats: str = ""
-    given: tuple[object, ...] = ()
+    search_fields: Callable[[str, Key], Mapping[str, Any]] | None = None
+    float_arm: str = ""
+    inputs: tuple[object, ...] = ()
     options: Callable[..., Study | Sequence[Study]] | None = None
 
-    def possible(self, machine: str) -> dict[str, Arm]:
+    def available_arms(self, machine: str) -> dict[str, Arm]:
         """Its arms, on a machine."""
-        lacking = self.of_floats if no_floats(load_machine(machine), DataType.float16) else ""
+        lacking = self.float_arm if no_floats(load_machine(machine), DataType.float16) else ""
         return {name: arm for name, arm in self.arms.items() if name != lacking}
 
 
-class Found(NamedTuple):
+class PairRows(NamedTuple):
     """Rows of all pairs, and what they took, whenever that was."""
 
     rows: list[Row]
@@ -196,76 +196,82 @@ FIELDS = {
 def command(study: Study, about: str) -> Callable[..., None]:
     """The command line of a study: its own options, and the fields that it has none for.  about: its help."""
     # behind the study itself, the first parameter
-    own = {} if study.options is None else dict([*inspect.signature(study.options, eval_str=True).parameters.items()][1:])
-    fields = {name: kind for name, kind in FIELDS.items() if name not in own}
+    own_options = {} if study.options is None else dict([*inspect.signature(study.options, eval_str=True).parameters.items()][1:])
+    fields = {name: kind for name, kind in FIELDS.items() if name not in own_options}
 
-    def main(out: Path, processes: int, as_json: bool, **given: Any) -> None:
-        values = {name: tuple(given[name] or ()) if name in ("machines", "overrides") else given[name] for name in fields}
-        asked = replace(study, out=out, **values)
-        run = asked if study.options is None else study.options(asked, **{name: given[name] for name in own})
+    def main(out: Path, processes: int, as_json: bool, **values_given: Any) -> None:
+        values = {name: tuple(values_given[name] or ()) if name in ("machines", "overrides") else values_given[name] for name in fields}
+        configured = replace(study, out=out, **values)
+        run = configured if study.options is None else study.options(configured, **{name: values_given[name] for name in own_options})
         parts = [run] if isinstance(run, Study) else run
         results = [conduct(part, processes) for part in parts]
         rows, cpu_s = [row for result in results for row in result.rows], sum(result.cpu_s for result in results)
         begun_s = spent_s()  # some studies train models for what they show
-        shown = [*parts[0].show(rows)]
+        report = [*parts[0].show(rows)]
         name = run.name if isinstance(run, Study) else study.name
-        finish(name, out, rows, shown, cpu_s + spent_s() - begun_s, as_json)
+        finish(name, out, rows, report, cpu_s + spent_s() - begun_s, as_json)
 
     def option(name: str, kind: Any, default: Any) -> inspect.Parameter:
         default = list(default) if isinstance(default, tuple) else default
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
     # typer reads a signature: of these options, not of `main`
-    options = [option("out", Out, inspect.Parameter.empty), *(option(each.name, each.annotation, each.default) for each in own.values())]
+    options = [
+        option("out", Out, inspect.Parameter.empty),
+        *(option(parameter.name, parameter.annotation, parameter.default) for parameter in own_options.values()),
+    ]
     options += [option(name, kind, getattr(study, name)) for name, kind in fields.items()]
     options += [option("processes", Processes, 1), option("as_json", Json, False)]
     main.__doc__ = about
     main.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    main.__annotations__ = {each.name: each.annotation for each in options}
+    main.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
     return main
 
 
-def conduct(study: Study, processes: int = 1) -> Found:
+def conduct(study: Study, processes: int = 1) -> PairRows:
     """Run every pair that is not there, write `<name>.csv` as they come."""
-    pairs = [(name, machine, seed) for name in named(study.networks) for machine in study.machines for seed in range(study.seeds)]
+    pairs = [(name, machine, seed) for name in network_list(study.networks) for machine in study.machines for seed in range(study.seeds)]
     rows, cpu_s = list[Row](), 0.0
-    for pair, (found, took_s) in zip(pairs, _mapped(partial(_kept, study), pairs, processes), strict=True):
-        rows += found
+    for pair, (pair_rows, took_s) in zip(pairs, _mapped(partial(_cached_pair, study), pairs, processes), strict=True):
+        rows += pair_rows
         cpu_s += took_s
         write_rows(study.out / f"{study.name}.csv", rows)  # what is done survives what stops the rest
         print(f"{short(pair[0])} on {pair[1]}, seed {pair[2]}: done", file=sys.stderr, flush=True)
-    return Found(rows, cpu_s)
+    return PairRows(rows, cpu_s)
 
 
-def finish(name: str, out: Path, rows: Sequence[Row], shown: Iterable[Table | str], cpu_s: float, as_json: bool) -> None:
+def finish(name: str, out: Path, rows: Sequence[Row], report: Iterable[Table | str], cpu_s: float, as_json: bool) -> None:
     """Print what a study shows and the CPU time that it took, and write them to OUT/NAME.md."""
-    every = [*shown, "", f"CPU: {cpu_s / 3600:.2f} hours"]
-    atomic_write(out / f"{name}.md", [markdown(every).encode()])
-    show(rows, every, as_json)
+    lines = [*report, "", f"CPU: {cpu_s / 3600:.2f} hours"]
+    atomic_write(out / f"{name}.md", [markdown(lines).encode()])
+    show(rows, lines, as_json)
 
 
-def champions(target_graph: TargetGraph, found: tuner.SearchResult) -> dict[str, MeasuredPiece]:
+def champions(target_graph: TargetGraph, result: tuner.SearchResult) -> dict[str, MeasuredPiece]:
     """Level -> the program that a search found for it, timed at all levels that it fits.  unit: in the search's order."""
-    plans = {level: best.plan(target_graph) for level, best in zip(found.levels, found.best, strict=True)}
+    plans = {level: best.plan(target_graph) for level, best in zip(result.levels, result.best, strict=True)}
     return measure_plans(Compiler(target_graph), plans)
 
 
-def figures(found: tuner.SearchResult) -> dict[str, Figures]:
+def figures(result: tuner.SearchResult) -> dict[str, Figures]:
     """Of the champion of every level."""
-    timed = champions(found.target_graph, found)
+    timed = champions(result.target_graph, result)
     return {
         level: Figures(
-            each.timings[level].cycles, moved_bytes(each.timings[level]), stream_bytes(each.program), found.baseline_cycles[level]
+            champion.timings[level].cycles,
+            moved_bytes(champion.timings[level]),
+            stream_bytes(champion.program),
+            result.baseline_cycles[level],
         )
-        for level, each in timed.items()
+        for level, champion in timed.items()
     }
 
 
 def figures_of_arms(pair: Pair) -> dict[str, Row]:
     """Of every level the figures of all arms, as `ARM_cycles`."""
-    found = {arm: figures(result) for arm, result in pair.found.items()}
+    figures_by_arm = {arm: figures(result) for arm, result in pair.results.items()}
     return {
-        level: {f"{arm}_{key}": value for arm, each in found.items() for key, value in each[level]._asdict().items()}
+        level: {f"{arm}_{key}": value for arm, arm_figures in figures_by_arm.items() for key, value in arm_figures[level]._asdict().items()}
         for level in pair.levels
     }
 
@@ -275,7 +281,7 @@ def spent_s() -> float:
     return sum(os.times()[:4])
 
 
-def _mapped(work: Callable[[Key], Found], pairs: Sequence[Key], processes: int) -> Iterator[Found]:
+def _mapped(work: Callable[[Key], PairRows], pairs: Sequence[Key], processes: int) -> Iterator[PairRows]:
     if processes == 1:
         yield from map(work, pairs)
         return
@@ -293,36 +299,38 @@ def run_apart(work: Callable[[T], R], task: T) -> R:
         return process.submit(work, task).result()
 
 
-def _kept(study: Study, pair: Key) -> Found:
-    """`_pair`, or what it left in the folder."""
+def _cached_pair(study: Study, pair: Key) -> PairRows:
+    """`_run_pair`, or what it left in the folder."""
     (name, machine, seed), settings = pair, tuple(study.overrides)
     config = load_config(None, settings)
-    target_graph = _own(study, name, machine, config.search.order)
+    target_graph = _first_network(study, name, machine, config.search.order)
     arms = [[name, *arm._replace(strategy=None), arm.strategy and arm.strategy.__name__] for name, arm in study.arms.items()]
-    written = hashlib.sha256(Path(inspect.getfile(getattr(study.show, "func", study.show))).read_bytes()).hexdigest()
-    others = [network(f"{name}{arm.network}", machine).digest for arm in study.possible(machine).values() if arm.network]
-    follows_from = [target_graph.digest, *others, seed, study.candidates, settings, config.digest, simulator.VERSION, arms, written]
-    path = study.out / study.name / f"{short(name)}-{digest([*follows_from, *map(str, study.given)])}.json"
+    show_digest = hashlib.sha256(Path(inspect.getfile(getattr(study.show, "func", study.show))).read_bytes()).hexdigest()
+    other_networks = [network(f"{name}{arm.network}", machine).digest for arm in study.available_arms(machine).values() if arm.network]
+    key = [target_graph.digest, *other_networks, seed, study.candidates, settings, config.digest, simulator.VERSION, arms, show_digest]
+    path = study.out / study.name / f"{short(name)}-{digest([*key, *map(str, study.inputs)])}.json"
     if path.is_file():
-        kept = json.loads(path.read_text())
-        return Found([{**row, "network": short(name), "machine": machine} for row in kept["rows"]], kept["cpu_s"])  # called otherwise
+        stored = json.loads(path.read_text())
+        return PairRows(
+            [{**row, "network": short(name), "machine": machine} for row in stored["rows"]], stored["cpu_s"]
+        )  # called otherwise
     begun_s = spent_s()
-    rows = _pair(study, pair, settings)
-    found = Found(json.loads(json.dumps(rows, default=float)), round(spent_s() - begun_s, 2))
+    rows = _run_pair(study, pair, settings)
+    outcome = PairRows(json.loads(json.dumps(rows, default=float)), round(spent_s() - begun_s, 2))
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, [json.dumps(found._asdict(), indent=1).encode()])
-    return found
+    atomic_write(path, [json.dumps(outcome._asdict(), indent=1).encode()])
+    return outcome
 
 
-def _pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
+def _run_pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
     """The rows of one pair, each with what they are of."""
-    (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
-    for arm, (own, times, levels, strategy, changes, more_of_name) in study.possible(machine).items():
-        texts = (*own, *settings)
-        target_graph = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
+    (name, machine, seed), results, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
+    for arm, (arm_settings, times, levels, strategy, changes, name_suffix) in study.available_arms(machine).items():
+        texts = (*arm_settings, *settings)
+        target_graph = network(f"{name}{name_suffix}", machine_with(machine, changes), load_config(None, texts).search.order)
         budget = None if any(text.startswith(BUDGETS) for text in texts) else max(1, round(times * study.candidates))
         evaluator = study.evaluator(target_graph, levels or tuple(target_graph.machine.contention)) if study.evaluator is not None else None
-        more = study.begins(arm, pair) if study.begins is not None else {}
+        extra_fields = study.search_fields(arm, pair) if study.search_fields is not None else {}
         search = tuner.Search(
             target_graph,
             settings=(ALL_PROGRAMS, *texts),
@@ -331,25 +339,25 @@ def _pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
             levels=levels,
             strategy=strategy,
             evaluator=evaluator,
-            **more,
+            **extra_fields,
         )
         load_kernels()
-        begun = time.process_time()
-        found[arm] = search.run()
-        cpu_s[arm] = round(time.process_time() - begun, 2)
-    target_graph = _own(study, name, machine, load_config(None, settings).search.order)
-    rows = study.rows(Pair(name, target_graph, seed, study.candidates, found, cpu_s))
+        begin_s = time.process_time()
+        results[arm] = search.run()
+        cpu_s[arm] = round(time.process_time() - begin_s, 2)
+    target_graph = _first_network(study, name, machine, load_config(None, settings).search.order)
+    rows = study.rows(Pair(name, target_graph, seed, study.candidates, results, cpu_s))
     head = {"network": short(name), "machine": machine, "seed": seed}
     return [head | row for row in rows]
 
 
-def _own(study: Study, name: str, machine: str, order: Order) -> TargetGraph:
+def _first_network(study: Study, name: str, machine: str, order: Order) -> TargetGraph:
     """The pair's network, or what the first arm that is possible has of it."""
-    first = next(iter(study.possible(machine).values()), None)
+    first = next(iter(study.available_arms(machine).values()), None)
     return network(f"{name}{first.network if first else ''}", machine, order)
 
 
-def changed(machine: str, changes: str) -> str:
+def machine_with(machine: str, changes: str) -> str:
     """A machine by its name, with values that differ."""
     return f"{machine}{',' if ':' in machine else ':'}{changes}" if changes else machine
 
@@ -389,7 +397,7 @@ def in_search_order(target_graph: TargetGraph) -> TargetGraph:
     return ordered(target_graph, DEFAULT_ORDER)
 
 
-def named(networks: str) -> list[str]:
+def network_list(networks: str) -> list[str]:
     """Those of a comma-separated list, as `network` takes them; one that does not exist ends a study before it begins, not hours later."""
     names = [name for name in re.split(r",(?!\w+=)", networks) if name]  # not between the options of a made one
     for name in names:
@@ -414,10 +422,10 @@ def short(name: str) -> str:
 
 def groups(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Rows with equal values under `keys`, in the order in which those come first."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    members: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
+        members.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return members
 
 
 def medians(rows: Iterable[Row], *keys: str) -> list[Row]:
@@ -426,17 +434,17 @@ def medians(rows: Iterable[Row], *keys: str) -> list[Row]:
     def middle(values: Sequence[Any]) -> Any:
         if isinstance(values[0], str) or values[0] is None:
             return values[0]
-        found = median(values)
-        return type(values[0])(round(found) if isinstance(values[0], int) else found)
+        center = median(values)
+        return type(values[0])(round(center) if isinstance(values[0], int) else center)
 
-    return [{key: middle([row[key] for row in mine]) for key in mine[0] if key != "seed"} for mine in groups(rows, *keys).values()]
+    return [{key: middle([row[key] for row in group]) for key in group[0] if key != "seed"} for group in groups(rows, *keys).values()]
 
 
 def means(rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
     """Geometric means over all rows of a level, as rows of a table."""
     return [
-        {"network": MEAN, "level": level, **{key: geometric_mean(row[key] for row in mine) for key in keys}}
-        for (level,), mine in groups(rows, "level").items()
+        {"network": MEAN, "level": level, **{key: geometric_mean(row[key] for row in group) for key in keys}}
+        for (level,), group in groups(rows, "level").items()
     ]
 
 
@@ -448,8 +456,8 @@ def over_pairs(rows: Iterable[Row], key: str) -> NDArray[np.float64]:
 def interval(values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], Any], samples: int = 2000) -> tuple[float, float]:
     """95% of the statistic over samples drawn from `values` with replacement (bootstrap)."""
     rng = np.random.default_rng(0)
-    found = [float(statistic(values[rng.integers(len(values), size=len(values))])) for _ in range(samples)]
-    low, high = np.quantile(found, (0.025, 0.975), method="nearest")
+    draws = [float(statistic(values[rng.integers(len(values), size=len(values))])) for _ in range(samples)]
+    low, high = np.quantile(draws, (0.025, 0.975), method="nearest")
     return float(low), float(high)
 
 
@@ -476,10 +484,10 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def markdown(shown: Iterable[Table | str]) -> str:
+def markdown(report: Iterable[Table | str]) -> str:
     """Tables and lines, as a page has them."""
     parts = []
-    for part in shown:
+    for part in report:
         if isinstance(part, str):
             parts.append(part.strip())
             continue
@@ -490,12 +498,12 @@ def markdown(shown: Iterable[Table | str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def show(rows: Sequence[Row], shown: Iterable[Table | str], as_json: bool = False) -> None:
+def show(rows: Sequence[Row], report: Iterable[Table | str], as_json: bool = False) -> None:
     """Print tables and lines, or rows, tables and lines as JSON."""
     if as_json:
-        print(json.dumps({"rows": rows, "shown": [part._asdict() if isinstance(part, Table) else part for part in shown]}, default=float))
+        print(json.dumps({"rows": rows, "shown": [part._asdict() if isinstance(part, Table) else part for part in report]}, default=float))
         return
-    for part in shown:
+    for part in report:
         if isinstance(part, Table):
             print_table(*part)
         else:

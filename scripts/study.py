@@ -26,10 +26,10 @@ from simulator.npu.files import atomic_write
 
 
 class Entry(NamedTuple):
-    """where: module and name of a `Study`, or of a function that is a command of its own.  quick: options of a glance."""
+    """module: module and name of a `Study`, or of a function that is a command of its own.  quick: options of a glance."""
 
-    where: str
-    about: str
+    module: str
+    summary: str
     quick: str
 
 
@@ -77,7 +77,7 @@ STUDIES = {
 
 
 def load_study(name: str) -> Study | Callable[..., Any]:
-    module, _, attribute = STUDIES[name].where.partition(".")
+    module, _, attribute = STUDIES[name].module.partition(".")
     return getattr(import_module(f"scripts.study_{module}"), attribute)
 
 
@@ -93,9 +93,9 @@ def run_all(
     for name in only.split(","):
         options = shlex.split(STUDIES[name].quick) if quick else []
         begun_s = time.perf_counter()
-        done = subprocess.run([sys.executable, __file__, name, "--out", out / name, *options], stdout=subprocess.DEVNULL)
-        if done.returncode:
-            raise typer.Exit(done.returncode)
+        process = subprocess.run([sys.executable, __file__, name, "--out", out / name, *options], stdout=subprocess.DEVNULL)
+        if process.returncode:
+            raise typer.Exit(process.returncode)
         print(f"{name}: {time.perf_counter() - begun_s:.0f} s", file=sys.stderr, flush=True)
         line = shlex.join(["python", "scripts/study.py", name, *options])
         pages.append(f"## {name}\n\n`{line}`\n\n{(out / name / f'{name}.md').read_text()}")
@@ -109,7 +109,7 @@ def main() -> None:
     app.command("all")(run_all)
     for name, entry in STUDIES.items():
         study = load_study(name) if name in sys.argv[1:2] else run_all
-        app.command(name, help=entry.about)(command(study, entry.about) if isinstance(study, Study) else study)
+        app.command(name, help=entry.summary)(command(study, entry.summary) if isinstance(study, Study) else study)
     app()
 
 

@@ -24,73 +24,80 @@ TENTH, ALL = 1.01, 0.98
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    """Of every level and every program that was the best so far, and of the baseline.  at: tasks measured until then."""
-    (result,) = pair.found.values()
+    """Of every level and every program that was the best so far, and of the baseline.  position: tasks measured until then."""
+    (result,) = pair.results.values()
     log = result.log.sort_values("seq", kind="stable")
-    order = {seq: at for at, seq in enumerate(sorted(log["seq"].unique()), 1)}
+    order = {seq: position for position, seq in enumerate(sorted(log["seq"].unique()), 1)}
     programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
     for level in pair.levels:
-        mine = programs[programs["level"] == level]
-        better = mine["cycles"] < mine["cycles"].cummin().shift(fill_value=np.iinfo(np.int64).max)
-        for seq, cycles in mine.loc[better, ["seq", "cycles"]].itertuples(index=False):
-            of_run = {"tasks": result.tasks, "baseline": result.baseline_cycles[level], "cpu_s": next(iter(pair.cpu_s.values()))}
-            yield {"level": level, "at": order[seq], "cycles": int(cycles), **of_run}
+        level_rows = programs[programs["level"] == level]
+        improves = level_rows["cycles"] < level_rows["cycles"].cummin().shift(fill_value=np.iinfo(np.int64).max)
+        for seq, cycles in level_rows.loc[improves, ["seq", "cycles"]].itertuples(index=False):
+            run_columns = {"tasks": result.tasks, "baseline": result.baseline_cycles[level], "cpu_s": next(iter(pair.cpu_s.values()))}
+            yield {"level": level, "at": order[seq], "cycles": int(cycles), **run_columns}
 
 
-def show(found: Sequence[Row], against: Path | None = None) -> Iterator[Table | str]:
+def show(rows: Sequence[Row], against: Path | None = None) -> Iterator[Table | str]:
     """A line per network; the mean over pairs with its interval.  against: rows of the other tree; without, the same ones."""
-    other = groups(found if against is None else of_csv(against), *PAIR)
+    reference = groups(rows if against is None else read_csv(against), *PAIR)
     names = (*(f"{share:.0%}" for share in SHARES), "end", "baseline", "tasks", "CPU")
-    curves = {pair: _ratios(mine, other[pair]) for pair, mine in groups(found, *PAIR).items() if pair in other}
+    curves = {pair: _ratios(ratios, reference[pair]) for pair, ratios in groups(rows, *PAIR).items() if pair in reference}
     networks = dict.fromkeys(pair[0] for pair in curves)
     by_network = {network: [curve for pair, curve in curves.items() if pair[0] == network] for network in networks}
     yield "cycles of the best program over the other one's in the end, after a share of the other one's tasks and in the end"
     yield Table(
-        ("<network", *names), [(network, *(f"{each:.3f}" for each in np.exp(np.log(mine).mean(0)))) for network, mine in by_network.items()]
+        ("<network", *names),
+        [(network, *(f"{values:.3f}" for values in np.exp(np.log(ratios).mean(0)))) for network, ratios in by_network.items()],
     )
     columns = dict(zip(names, np.array([*curves.values()]).T, strict=True))
-    table = [(name, f"{geometric(each):.3f}", span(each, ".3f")) for name, each in columns.items()]
+    table = [(name, f"{geometric(values):.3f}", span(values, ".3f")) for name, values in columns.items()]
     yield Table(("", "over the other", "<95% interval"), table)
     for share, limit in ((0.1, TENTH), (1.0, ALL)):
         mean = geometric(columns[f"{share:.0%}"])
         yield f"goal, {limit:g} with {share:.0%} of the tasks: {mean:.4f}, {goal(mean <= limit)}"
 
 
-def of_csv(path: Path) -> list[Row]:
+def read_csv(path: Path) -> list[Row]:
     with path.open(newline="") as file:
         return [{**row, "seed": int(row["seed"])} for row in csv.DictReader(file)]
 
 
-def _ratios(mine: Sequence[Row], other: Sequence[Row]) -> list[float]:
+def _ratios(pair_rows: Sequence[Row], reference: Sequence[Row]) -> list[float]:
     """After every share, in the end, of the baselines, of tasks and of CPU time."""
-    baselines = _mean(*({row["level"]: int(row["baseline"]) for row in each} for each in (mine, other)))
-    costs = (float(mine[0][key]) / float(other[0][key]) for key in ("tasks", "cpu_s"))
-    return [*(_over(mine, other, share) for share in (*SHARES, None)), baselines, *costs]
+    baselines = _mean(*({row["level"]: int(row["baseline"]) for row in side} for side in (pair_rows, reference)))
+    costs = (float(pair_rows[0][key]) / float(reference[0][key]) for key in ("tasks", "cpu_s"))
+    return [*(_ratio_at(pair_rows, reference, share) for share in (*SHARES, None)), baselines, *costs]
 
 
-def _over(mine: Sequence[Row], other: Sequence[Row], share: float | None) -> float:
+def _ratio_at(pair_rows: Sequence[Row], reference: Sequence[Row], share: float | None) -> float:
     """Over the levels; share: of the other one's tasks, None for all that was measured."""
-    limit = np.inf if share is None else share * float(other[0]["tasks"])
-    ends = {level: min(int(row["cycles"]) for row in each) for level, each in groups(other, "level").items()}
+    limit = np.inf if share is None else share * float(reference[0]["tasks"])
+    reference_best = {level: min(int(row["cycles"]) for row in level_rows) for level, level_rows in groups(reference, "level").items()}
     return _mean(
         {
-            level: min(int(row["cycles"]) for row in each if float(row["at"]) <= max(limit, 1))
-            for level, each in groups(mine, "level").items()
+            level: min(int(row["cycles"]) for row in level_rows if float(row["at"]) <= max(limit, 1))
+            for level, level_rows in groups(pair_rows, "level").items()
         },
-        ends,
+        reference_best,
     )
 
 
-def _mean(cycles: Mapping[object, int], other: Mapping[object, int]) -> float:
-    return geometric([cycles[level] / other[level] for level in other])
+def _mean(cycles: Mapping[object, int], reference: Mapping[object, int]) -> float:
+    return geometric([cycles[level] / reference[level] for level in reference])
 
 
-def beside(
+def compare_with(
     study: Study, against: Annotated[Path | None, typer.Option(help="begin.csv of another tree.", exists=True, dir_okay=False)] = None
 ) -> Study:
     return replace(study, show=partial(show, against=against))
 
 
 STUDY = Study(
-    "begin", {"search": Arm()}, rows, show, "squeezenet,shufflenet,inception_v1,resnet50,made:mobilenet_v2", candidates=96, options=beside
+    "begin",
+    {"search": Arm()},
+    rows,
+    show,
+    "squeezenet,shufflenet,inception_v1,resnet50,made:mobilenet_v2",
+    candidates=96,
+    options=compare_with,
 )

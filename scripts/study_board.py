@@ -72,9 +72,9 @@ class Board:
         return self._asked(program, level)
 
 
-def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, measurements: int, settings: Sequence[str]) -> Row:
+def cell(network: str, arm: str, nominal: Machine, fitted: Machine, seed: int, measurements: int, settings: Sequence[str]) -> Row:
     """One search by the board, and what its champions take there."""
-    described = fitted if arm == "calibrated" else given
+    described = fitted if arm == "calibrated" else nominal
     model, weights = resolve_model(model_named(network), None)
     with TemporaryDirectory() as folder:
         machine, run = Path(folder) / "machine.yaml", Path(folder) / "RUN"
@@ -86,55 +86,55 @@ def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, mea
         summary = tune(request)
         plans = {level: Plan.load(run / "plans" / "own" / f"{level}.json") for level in summary.levels}
         target_graph = open_network(ModelSpec.named(model, load_machine(str(machine)), "float16", {}, weights)).target_graph
-        untuned_unit = open_network(ModelSpec.named(model, given, "float16", {}, weights)).target_graph
-    tuned, untuned = (Npu(each, tuple(plans), clock=HIDDEN["machine"]) for each in (target_graph, untuned_unit))
+        untuned_unit = open_network(ModelSpec.named(model, nominal, "float16", {}, weights)).target_graph
+    tuned, untuned = (Npu(graph, tuple(plans), clock=HIDDEN["machine"]) for graph in (target_graph, untuned_unit))
     gains = []
-    for at, (level, plan) in enumerate(plans.items()):
+    for position, (level, plan) in enumerate(plans.items()):
         base = default_plan(untuned_unit, level)
         assert not isinstance(base, Infeasible)
-        before, after = untuned.program(base), tuned.program(plan)
-        assert isinstance(before, np.ndarray)
-        assert isinstance(after, np.ndarray)
-        gains.append(before[at, 0] / after[at, 0])
+        baseline_program, tuned_program = untuned.program(base), tuned.program(plan)
+        assert isinstance(baseline_program, np.ndarray)
+        assert isinstance(tuned_program, np.ndarray)
+        gains.append(baseline_program[position, 0] / tuned_program[position, 0])
     use = summary.measurements
     row: Row = {"arm": arm, "measurements": measurements, "gain": geometric(np.array(gains))}
     return row | {"programs": summary.candidates, "tasks": summary.tasks, "read": use.asked, "finals": use.finals, "canary": use.canary}
 
 
 @cache
-def fitted_to(given: str, noise: float, seed: int) -> tuple[Machine, int]:
-    """The machine file of the board, and the readings that it took.  given: the machine in JSON."""
-    found = calibrate_board(
-        ProbedBoard("hidden", Bench(SimulatedBoard(HIDDEN["machine"], noise, seed)), Machine.model_validate_json(given))
+def fit_machine(described: str, noise: float, seed: int) -> tuple[Machine, int]:
+    """The machine file of the board, and the readings that it took.  described: the machine in JSON."""
+    calibration = calibrate_board(
+        ProbedBoard("hidden", Bench(SimulatedBoard(HIDDEN["machine"], noise, seed)), Machine.model_validate_json(described))
     )
-    return name_calibrated(found.machine), found.readings
+    return name_calibrated(calibration.machine), calibration.readings
 
 
 def rows(arms: Sequence[str], budgets: Sequence[int], noise: float, settings: Sequence[str], pair: Pair) -> Iterator[Row]:
     """Of every budget and arm."""
-    given = pair.target_graph.machine
-    HIDDEN.update(machine=hidden_machine(given, pair.seed + 1), noise=noise, seed=pair.seed)
-    fitted, readings = fitted_to(given.model_dump_json(), noise, pair.seed) if "calibrated" in arms else (given, None)
+    described = pair.target_graph.machine
+    HIDDEN.update(machine=hidden_machine(described, pair.seed + 1), noise=noise, seed=pair.seed)
+    fitted, readings = fit_machine(described.model_dump_json(), noise, pair.seed) if "calibrated" in arms else (described, None)
     for count in budgets:
         for arm in arms:
-            yield cell(pair.name, arm, given, fitted, pair.seed, count, settings) | {"calibrated_by": readings}
+            yield cell(pair.name, arm, described, fitted, pair.seed, count, settings) | {"calibrated_by": readings}
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     """A row per network and budget, then the arms against the one without a model, in pairs of equal network, seed and budget."""
     table = []
-    for (network, measurements), mine in groups(found, "network", "measurements").items():
-        gains = {arm: geometric([row["gain"] for row in of_arm]) for (arm,), of_arm in groups(mine, "arm").items()}
+    for (network, measurements), group in groups(rows, "network", "measurements").items():
+        gains = {arm: geometric([row["gain"] for row in arm_rows]) for (arm,), arm_rows in groups(group, "arm").items()}
         table.append({"network": network, "measurements": measurements, **gains})
-    yield Table.of(table, "<network", "measurements", *(f"{arm}:.3fx" for arm in ARMS))
+    yield Table.from_rows(table, "<network", "measurements", *(f"{arm}:.3fx" for arm in ARMS))
     yield ""
-    cases = [{row["arm"]: row["gain"] for row in mine} for mine in groups(found, *PAIR, "measurements").values()]
+    cases = [{row["arm"]: row["gain"] for row in group} for group in groups(rows, *PAIR, "measurements").values()]
     for arm in ARMS:
         ratios = np.array([gains[arm] / gains[BASE] for gains in cases if {arm, BASE} <= gains.keys()])
         if arm != BASE and len(ratios):
-            of = f"{geometric(ratios):.4f} of the gain without a model, in {len(ratios)} pairs"
-            yield f"{arm}: {of} (95% interval {span(ratios, '.4f')})"
-    for (machine, seed, readings), _ in groups(found, "machine", "seed", "calibrated_by").items():
+            note = f"{geometric(ratios):.4f} of the gain without a model, in {len(ratios)} pairs"
+            yield f"{arm}: {note} (95% interval {span(ratios, '.4f')})"
+    for (machine, seed, readings), _ in groups(rows, "machine", "seed", "calibrated_by").items():
         if readings:
             yield f"{machine}, seed {seed}: calibrate took {readings:,} readings, once"
 
@@ -145,8 +145,8 @@ def on_board(
     arms: Annotated[str, typer.Option(help="Comma-separated.")] = ",".join(ARMS),
     noise: Annotated[float, typer.Option(min=0, help="Standard deviation of a reading, in parts of it.")] = 0.02,
 ) -> Study:
-    asked = (tuple(arms.split(",")), tuple(map(int, measurements.split(","))), noise)
-    return replace(study, rows=partial(rows, *asked, study.overrides), given=asked)
+    design = (tuple(arms.split(",")), tuple(map(int, measurements.split(","))), noise)
+    return replace(study, rows=partial(rows, *design, study.overrides), inputs=design)
 
 
 STUDY = Study("board", {}, partial(rows, (), (), 0.0, ()), show, "squeezenet,shufflenet", seeds=2, options=on_board)

@@ -46,7 +46,7 @@ STARTS = 4  # of a climb, which ends near where it begins: blocks and cuts chang
 Best = dict[str, tuple[int, Genome]]
 
 
-def drawn(seed: int) -> tuple[Graph, str]:
+def random_graph(seed: int) -> tuple[Graph, str]:
     """A graph, and what it is in words."""
     rng = np.random.default_rng(seed)
     size, channels = int(rng.choice([14, 28, 56])), int(rng.choice([32, 64, 128, 256]))
@@ -78,7 +78,7 @@ def drawn(seed: int) -> tuple[Graph, str]:
     return made, " ".join(words)
 
 
-def machine_of(seed: int) -> Machine:
+def random_machine(seed: int) -> Machine:
     raw = load_machine("edge").model_dump()
     raw["buffers_bytes"]["L1"] = int(np.random.default_rng([seed, 1]).choice(L1_KIB)) * 1024
     return Machine.model_validate(raw)
@@ -86,62 +86,72 @@ def machine_of(seed: int) -> Machine:
 
 def genes(target_graph: TargetGraph, start: int, stop: int) -> tuple[Gene, ...]:
     """Plans of a segment: every value of every field that matters to so few operators, each with each."""
-    several, halo = stop - start > 1, has_halos(target_graph, start, stop)
+    has_several, halo = stop - start > 1, has_halos(target_graph, start, stop)
     ranks = [(rank,) * (stop - start) if rank else () for rank in range(2)]
     weights: list[tuple[Weights, int]] = [("resident", 0), ("streamed", 0), ("streamed", 4)]
-    found = []
+    genes_that_fit = []
     for blocks in block_counts(target_graph, start, stop):
-        cut = blocks > 1
-        for cached, prefetch, (window, sliding), (how, chunk), choices in itertools.product(
-            (-1, 0) if halo and cut else (0,), (2, 1) if cut else (2,), WINDOWS if several and cut else WINDOWS[:1], weights, ranks
+        has_blocks = blocks > 1
+        for cached_operators, prefetch, (window, sliding), (weights_kind, chunk), choices in itertools.product(
+            (-1, 0) if halo and has_blocks else (0,),
+            (2, 1) if has_blocks else (2,),
+            WINDOWS if has_several and has_blocks else WINDOWS[:1],
+            weights,
+            ranks,
         ):
-            gene = Gene(start, stop, blocks, prefetch, window, chunk, how, choices, cached=cached, sliding=sliding)
+            gene = Gene(start, stop, blocks, prefetch, window, chunk, weights_kind, choices, cached=cached_operators, sliding=sliding)
             if decode(target_graph, gene) is not None:
-                found.append(gene)
-    return tuple(found)
+                genes_that_fit.append(gene)
+    return tuple(genes_that_fit)
 
 
 def neighbours(target_graph: TargetGraph, gene: Gene) -> list[Gene]:
     """The gene with each other value of each field, and with each of the compiler's changes."""
     start, stop = gene.start, gene.stop
-    chosen, none, own = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
+    choices, zeros, operators = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
     values: dict[str, Sequence[Any]] = {
         "blocks": block_counts(target_graph, start, stop), "prefetch": (1, 2), "window": (1, 2, 3, 4), "sliding": (False, True),
         "columns": (1, 2, 4), "weights": ("resident", "streamed"), "chunk": range(5), "cached": (0, -1),
         "passes": (1, *pass_counts(target_graph, start, stop)), "input_passes": (1, *input_counts(target_graph, start, stop)),
         "lookahead": LOOKAHEADS, "overtake": (False, True), "urgent": (False, True),
-        "choices": [_with(chosen, at, place) for at, k in enumerate(own) for place in range(choice_count(target_graph, k))],
-        "on_vector": [_with(none, at, mine) for at, planes in enumerate(divisible(target_graph, start, stop)) for mine in range(planes)],
+        "choices": [
+            _replace_at(choices, position, place) for position, k in enumerate(operators) for place in range(choice_count(target_graph, k))
+        ],
+        "on_vector": [
+            _replace_at(zeros, position, planes)
+            for position, plane_count in enumerate(divisible(target_graph, start, stop))
+            for planes in range(plane_count)
+        ],
     }  # fmt: skip
-    found = [gene._replace(**{field: value}) for field, each in values.items() for value in each]
-    found += [apply_if_fits(target_graph, gene, change) for change in CHANGES]
-    return [other for other in dict.fromkeys(found) if other != gene]
+    candidates = [gene._replace(**{field: value}) for field, options in values.items() for value in options]
+    candidates += [apply_if_fits(target_graph, gene, change) for change in CHANGES]
+    return [candidate for candidate in dict.fromkeys(candidates) if candidate != gene]
 
 
-def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+def _replace_at(values: tuple[int, ...], position: int, value: int) -> tuple[int, ...]:
     """One of them changed; () where all are 0, as genes have it."""
-    changed = (*values[:at], value, *values[at + 1 :])
-    return changed if any(changed) else ()
+    replaced = (*values[:position], value, *values[position + 1 :])
+    return replaced if any(replaced) else ()
 
 
-class Tried:
+class TimedPrograms:
     """Programs of a unit that were timed, and the best at every level."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.compiler, self.best = target_graph, Compiler(target_graph), Best()
-        self.known: dict[Genome, dict[str, int]] = {}
+        self.cycles_by_genome: dict[Genome, dict[str, int]] = {}
 
     def cycles(self, genome: Genome) -> dict[str, int]:
         """By level; {} where it does not fit."""
-        if genome not in self.known:
+        if genome not in self.cycles_by_genome:
             plan = decode_all(self.target_graph, genome)
             program = plan if isinstance(plan, Infeasible) else self.compiler.compile(plan)
             levels = self.target_graph.machine.contention
             timings = {} if isinstance(program, Infeasible) else simulate_levels(program, self.target_graph.machine, list(levels))
-            self.known[genome] = {level: timing.cycles for level, timing in timings.items()}
-        return self.known[genome]
+            self.cycles_by_genome[genome] = {level: timing.cycles for level, timing in timings.items()}
+        return self.cycles_by_genome[genome]
 
-    def better(self, genome: Genome, best: Best) -> bool:
+    def improve(self, genome: Genome, best: Best) -> bool:
         """Whether it is faster at some level than `best`, which it then enters."""
         news = False
         for level, cycles in self.cycles(genome).items():
@@ -149,79 +159,81 @@ class Tried:
                 best[level], news = (cycles, genome), True
         return news
 
-    def unlike(self, level: str, count: int) -> list[Genome]:
+    def distinct_fastest(self, level: str, count: int) -> list[Genome]:
         """The fastest genomes that differ from each other in cuts, counts of blocks, or which weights stay, best first."""
         first = dict[tuple[tuple[int, int, Weights], ...], Genome]()
-        fitting = [(cycles[level], genome) for genome, cycles in self.known.items() if level in cycles]
-        for _, genome in sorted(fitting, key=lambda each: each[0]):
+        fitting = [(cycles[level], genome) for genome, cycles in self.cycles_by_genome.items() if level in cycles]
+        for _, genome in sorted(fitting, key=lambda entry: entry[0]):
             first.setdefault(tuple([(gene.stop, gene.blocks, gene.weights) for gene in genome]), genome)
         return list(first.values())[:count]
 
     def climb(self, genome: Genome, level: str) -> None:
         """To a genome of which no gene with one thing changed is faster."""
-        cycles, begun = self.cycles(genome)[level], None
-        while begun != genome:
-            begun = genome
-            for at, gene in enumerate(begun):
-                for other in neighbours(self.target_graph, gene):
-                    near = (*begun[:at], other, *begun[at + 1 :])
-                    took = self.cycles(near).get(level, cycles)
+        cycles, previous = self.cycles(genome)[level], None
+        while previous != genome:
+            previous = genome
+            for position, gene in enumerate(previous):
+                for changed_gene in neighbours(self.target_graph, gene):
+                    neighbour = (*previous[:position], changed_gene, *previous[position + 1 :])
+                    took = self.cycles(neighbour).get(level, cycles)
                     if took < cycles:
-                        cycles, genome = took, near
+                        cycles, genome = took, neighbour
         if cycles < self.best[level][0]:
             self.best[level] = cycles, genome
 
 
-def tried(target_graph: TargetGraph) -> Tried:
+def search_exhaustively(target_graph: TargetGraph) -> TimedPrograms:
     """All ways to cut a graph; of each, all plans of one segment beside the best of the others, from the fastest of each alone."""
-    found, count = Tried(target_graph), len(target_graph.operators)
+    programs, count = TimedPrograms(target_graph), len(target_graph.operators)
     plans = {span: genes(target_graph, *span) for span in itertools.combinations(range(count + 1), 2)}
     for cuts in itertools.product((False, True), repeat=count - 1):
-        borders = [0, *(k + 1 for k, cut in enumerate(cuts) if cut), count]
+        borders = [0, *(k + 1 for k, is_cut in enumerate(cuts) if is_cut), count]
         spans = list(itertools.pairwise(borders))
         if not all(plans[span] for span in spans):
             continue
         best = Best()
-        found.better(tuple(plans[span][0] for span in spans), best)
+        programs.improve(tuple(plans[span][0] for span in spans), best)
         news = bool(best)
         while news:
             news = False
-            for at, span in enumerate(spans):
+            for position, span in enumerate(spans):
                 for genome in dict.fromkeys(genome for _, genome in best.values()):
                     for gene in plans[span]:
-                        news |= found.better((*genome[:at], gene, *genome[at + 1 :]), best)
+                        news |= programs.improve((*genome[:position], gene, *genome[position + 1 :]), best)
             news &= len(spans) > 1
         for level, (cycles, genome) in best.items():
-            if level not in found.best or cycles < found.best[level][0]:
-                found.best[level] = cycles, genome
+            if level not in programs.best or cycles < programs.best[level][0]:
+                programs.best[level] = cycles, genome
     for starts in (1, STARTS):
-        for level in tuple(found.best):
-            for genome in found.unlike(level, starts):
-                found.climb(genome, level)
-    return found
+        for level in tuple(programs.best):
+            for genome in programs.distinct_fastest(level, starts):
+                programs.climb(genome, level)
+    return programs
 
 
-def rows_of(seed: int) -> list[Row]:
-    graph, words = drawn(seed)
-    target_graph = make_unit(graph, machine_of(seed), DataType.float16)
-    bound, begun = Bound(target_graph), time.process_time()
-    found = tried(target_graph)
+def seed_rows(seed: int) -> list[Row]:
+    graph, words = random_graph(seed)
+    target_graph = make_unit(graph, random_machine(seed), DataType.float16)
+    bound, begin_s = Bound(target_graph), time.process_time()
+    programs = search_exhaustively(target_graph)
     rows = []
-    for level, (cycles, _) in found.best.items():
+    for level, (cycles, _) in programs.best.items():
         terms = bound.of(level)
         rows.append({
             "graph": seed, "what": words, "l1_kib": target_graph.machine.buffers_bytes.L1 // 1024, "level": level, "best": cycles,
-            "bound": terms.cycles, "term": terms.term, "over_bound": cycles / terms.cycles, "programs": len(found.known),
-            "cpu_s": round(time.process_time() - begun, 2),
+            "bound": terms.cycles, "term": terms.term, "over_bound": cycles / terms.cycles, "programs": len(programs.cycles_by_genome),
+            "cpu_s": round(time.process_time() - begin_s, 2),
         })  # fmt: skip
     return rows
 
 
 def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     table = []
-    for level, mine in [*((level, mine) for (level,), mine in groups(rows, "level").items()), ("all", rows)]:
-        over = [row["over_bound"] for row in mine]
-        table.append((level, len(over), *(f"{each:.3f}" for each in (min(over), median(over), geometric_mean(over), max(over)))))
+    for level, level_rows in [*((level, level_rows) for (level,), level_rows in groups(rows, "level").items()), ("all", rows)]:
+        ratios = [row["over_bound"] for row in level_rows]
+        table.append(
+            (level, len(ratios), *(f"{ratio:.3f}" for ratio in (min(ratios), median(ratios), geometric_mean(ratios), max(ratios))))
+        )
     yield Table(("<level", "graphs", "least", "median", "mean", "most"), table)
 
 
@@ -229,6 +241,6 @@ def main(out: Out, graphs: Annotated[int, typer.Option(min=1, help="How many.")]
     """The best of all plans over the bound, on small graphs."""
     rows: list[Row] = []
     for seed in range(graphs):
-        rows += rows_of(seed)
+        rows += seed_rows(seed)
         write_rows(out / "bound.csv", rows)
     finish("bound", out, rows, show(rows), time.process_time(), as_json)

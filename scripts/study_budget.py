@@ -82,10 +82,10 @@ def read_rows(name: str, records: Records, budgets: Sequence[int], restarts: Seq
         simulations += prediction["points"][0][2]
         row: Row = {"case": name, "programs": budget, "seed": seed, "cpu_s": cpu_s, "simulations": int(simulations)}
         for length in [length for length in restarts if length < budget]:
-            pool = [read_curve(one, length) for of, one in searches.items() if of != seed and one["programs"] >= length]
+            pool = [read_curve(other, length) for pool_seed, other in searches.items() if pool_seed != seed and other["programs"] >= length]
             if pool:
-                k = max(1, int(cpu_s / np.mean([ends[1] for ends in pool])))
-                logs[f"restarts_{length}"] = expect_best(np.array([over_bound(ends) for ends in pool]), k)
+                k = max(1, int(cpu_s / np.mean([end[1] for end in pool])))
+                logs[f"restarts_{length}"] = expect_best(np.array([over_bound(end) for end in pool]), k)
                 row |= {f"k_{length}": k, f"pool_{length}": len(pool)}
         for place, level in enumerate(prediction["levels"]):
             yield row | {"level": level, **{arm: float(values[place]) for arm, values in logs.items()}}
@@ -122,9 +122,9 @@ def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
     """A line per case and budget, the means over cases, and what they say."""
     arms = {"compile": "compile", "random": "random", **{f"restarts_{length}": f"restarts of {length}" for length in restarts}}
     lines, verdicts = list[tuple[object, ...]](), list[str]()
-    for (budget,), of_budget in groups(sorted(rows, key=lambda row: row["programs"]), "programs").items():
-        cases = {name: {arm: compare_seeds(levels, arm) for arm in arms} for (name,), levels in groups(of_budget, "case").items()}
-        for (name,), levels in groups(of_budget, "case").items():
+    for (budget,), budget_rows in groups(sorted(rows, key=lambda row: row["programs"]), "programs").items():
+        cases = {name: {arm: compare_seeds(levels, arm) for arm in arms} for (name,), levels in groups(budget_rows, "case").items()}
+        for (name,), levels in groups(budget_rows, "case").items():
             gains = [Gain.estimate(logs).cells if logs else ("", "") for logs in cases[name].values()]
             pools = [
                 f"{row[f'k_{length}']} of {row[f'pool_{length}']}" if f"k_{length}" in (row := levels[0]) else "" for length in restarts
@@ -141,8 +141,8 @@ def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
         for arm, gain in overall.items():
             if arm != "compile":
                 verdict = "search is better" if gain.low > 0 else f"{arms[arm]} is better" if gain.high < 0 else "no difference shown"
-                over = f"gain over {arms[arm]} at equal CPU"
-                verdicts.append(f"{budget:,} programs: {over}: {', '.join(filter(None, gain.cells))}: {verdict}")
+                gain_title = f"gain over {arms[arm]} at equal CPU"
+                verdicts.append(f"{budget:,} programs: {gain_title}: {', '.join(filter(None, gain.cells))}: {verdict}")
     columns = ("<case", "programs", "seeds", "CPU s", "simulations", "over bound")
     compared = itertools.chain(*((f"over {title}", "<95%") for title in arms.values()))
     yield "gain of the search: how much longer the other arm's programs take, and 95% intervals"
@@ -167,22 +167,24 @@ def draw(cases: Mapping[str, Records], rows: Sequence[Row]) -> str:
     figures, tabs = Figures(), dict[str, str]()
     for name, records in cases.items():
         start, parts = records["compile", 0], []
-        curves = [(arm, seed, np.array(one["points"])) for (arm, seed), one in records.items() if arm in ARMS[:2] and seed < SHORT_SEED]
+        curves = [
+            (arm, seed, np.array(record["points"])) for (arm, seed), record in records.items() if arm in ARMS[:2] and seed < SHORT_SEED
+        ]
         for column, title in ((1, "CPU seconds"), (2, "simulations")):
             plot = figure(title, "cycles / bound")
-            ends = [max(0.01, float(end)) for _, _, points in curves for end in (points[0, column], points[-1, column])]
-            flat = np.array([[0, end, end, *start["points"][0][3:]] for end in (min(ends), max(ends))])
+            limits = [max(0.01, float(end)) for _, _, points in curves for end in (points[0, column], points[-1, column])]
+            flat = np.array([[0, end, end, *start["points"][0][3:]] for end in (min(limits), max(limits))])
             for place, level in enumerate(start["levels"]):
                 for arm, seed, points in [*curves, (ARMS[2], 0, flat)]:
                     line = {"shape": "hv", "color": color(ARMS.index(arm)), "dash": DASHES[place % len(DASHES)]}
                     y = points[:, 3 + place] / start["bounds"][place]
                     plot.add_scatter(x=points[:, column], y=y, name=f"{arm}, {level}", mode="lines", line=line, showlegend=not seed)
-                of_level = [row for row in rows if row["case"] == name and row["level"] == level]
-                for arm in [key for key in of_level[-1] if key.startswith("restarts_") and column == 1]:
-                    x, y = zip(*[(row["cpu_s"], math.exp(row[arm])) for row in of_level if arm in row], strict=True)
+                level_rows = [row for row in rows if row["case"] == name and row["level"] == level]
+                for arm in [key for key in level_rows[-1] if key.startswith("restarts_") and column == 1]:
+                    x, y = zip(*[(row["cpu_s"], math.exp(row[arm])) for row in level_rows if arm in row], strict=True)
                     marker = {"color": color(len(ARMS)), "symbol": place}
                     plot.add_scatter(x=x, y=y, name=f"{arm.replace('_', ' of ')}, {level}", mode="markers", marker=marker)
-            plot.update_xaxes(**log_axis(min(ends), max(ends)))
+            plot.update_xaxes(**log_axis(min(limits), max(limits)))
             parts.append(figures.place(plot))
         tabs[name] = "".join(parts)
     lead = "Best program so far over the bound, a line per seed. Random changes and restarts have the CPU seconds of the search."
@@ -213,7 +215,7 @@ def main(
     if unknown := [name for name in names if name not in CASES]:
         raise typer.BadParameter(f"{unknown[0]!r}: no such case; there are {', '.join(CASES)}", param_hint="--cases")
     counts, lengths = parse_counts(budgets, "--budgets"), parse_counts(restarts, "--restarts") if restarts else []
-    limits = {name: [budget for budget in counts if budget <= max(CASES[name].most, counts[0])] for name in names}
+    limits = {name: [budget for budget in counts if budget <= max(CASES[name].max_cuts, counts[0])] for name in names}
     chains, searches = list[tuple[str, list[Task]]](), Searches(out / "searches.jsonl")
     for name in names:
         task = partial(Task, CASES[name], settings=settings)
@@ -227,12 +229,14 @@ def main(
         list(threads.map(partial(searches.run, own_process=processes > 1), *zip(*chains, strict=True)))
     records: dict[str, dict[tuple[str, int], Row]] = {name: {} for name in names}
     for name, tasks in chains:
-        records[name] |= {(one.arm, one.seed): record for one in tasks if (record := searches.find(one)) is not None}
+        records[name] |= {
+            (search_task.arm, search_task.seed): record for search_task in tasks if (record := searches.find(search_task)) is not None
+        }
     rows = [row for name in names for row in read_rows(name, records[name], limits[name], lengths, seeds)]
     write_rows(out / "budget.csv", rows)
     atomic_write(out / "budget.html", [draw(records, rows).encode()])
     cuts = [row for name in names if ("optimum", 0) in records[name] for row in rank_cuts(name, records[name], seeds)]
     columns = ("<case", "<level", "seed", "cuts", "best cut=best_cut", "rank of the search's cut=rank")
-    over = ("it over best=over_best_cut:-1+.2%", "search's program over best cut=search_over_best_cut:-1+.2%")
-    tables = [*show(rows, lengths), *([Table.of(cuts, *columns, *over)] if cuts else [])]
+    ratio_columns = ("it over best=over_best_cut:-1+.2%", "search's program over best cut=search_over_best_cut:-1+.2%")
+    tables = [*show(rows, lengths), *([Table.from_rows(cuts, *columns, *ratio_columns)] if cuts else [])]
     finish("budget", out, [*rows, *cuts], tables, searches.cpu_s, as_json)

@@ -17,7 +17,7 @@ from scripts.studies import Json, Out, Row, Table, finish, goal, spent_s, write_
 from simulator.npu.machine_file import load_machine
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import calibrate_board
-from tuner.calibrate.keys import value_of
+from tuner.calibrate.keys import read_value
 from tuner.calibrate.prediction_check import NETWORKS, check
 from tuner.calibrate.readings import ProbedBoard
 from tuner.measure.runner_api import Bench
@@ -26,20 +26,21 @@ from tuner.measure.simulator_runner import SimulatedBoard
 MEDIAN, P95, PAIRS = 0.02, 0.05, 0.98  # the goals
 
 
-def found(machine: str, seed: int, noise: float, segments: int, networks: Sequence[str]) -> tuple[list[Row], Row]:
+def calibrate_seed(machine: str, seed: int, noise: float, segments: int, networks: Sequence[str]) -> tuple[list[Row], Row]:
     """A row per value, and one of the segments."""
-    given = load_machine(machine)
-    hidden = hidden_machine(given, seed)
-    board = ProbedBoard(f"hidden {machine}", Bench(SimulatedBoard(hidden, noise, seed)), given)
+    truth_machine = load_machine(machine)
+    hidden = hidden_machine(truth_machine, seed)
+    board = ProbedBoard(f"hidden {machine}", Bench(SimulatedBoard(hidden, noise, seed)), truth_machine)
     result = calibrate_board(board)
     rows: list[Row] = []
-    for each in result.classes:
-        for finding in each.findings:
-            truth = value_of(hidden, finding.key.path)
-            near = abs(finding.value - truth) <= max(1 if finding.key.step >= 1 else 0, 0.02 * truth)
-            right = finding.low <= truth <= finding.high if finding.source == "given" else near
+    for fitted_class in result.classes:
+        for finding in fitted_class.findings:
+            truth = read_value(hidden, finding.key.path)
+            accurate = abs(finding.value - truth) <= max(1 if finding.key.step >= 1 else 0, 0.02 * truth)
+            right = finding.low <= truth <= finding.high if finding.source == "given" else accurate
             rows.append({
-                "machine": machine, "seed": seed, "class": each.name, "key": finding.key.path, "given": finding.given, "hidden": truth,
+                "machine": machine, "seed": seed, "class": fitted_class.name, "key": finding.key.path, "given": finding.given,
+                "hidden": truth,
                 "fitted": finding.value, "half": finding.half, "error": finding.value / truth - 1 if truth else float(finding.value != 0),
                 "known": finding.source, "right": right, "why": finding.why,
             })  # fmt: skip
@@ -51,16 +52,16 @@ def found(machine: str, seed: int, noise: float, segments: int, networks: Sequen
     return rows, row
 
 
-def shown(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
-    said = [row | {"said": "yes" if row["right"] else "NO"} for row in rows]
+def report(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
+    table = [row | {"said": "yes" if row["right"] else "NO"} for row in rows]
     columns = ("given:g", "hidden:g", "fitted:g", "+-=half:.2g", "error:+.2%", "<known", "<right=said")
-    yield Table.of(said, "<machine", "seed", "<key", *columns)
+    yield Table.from_rows(table, "<machine", "seed", "<key", *columns)
     yield ""
-    known = [row for row in rows if row["known"] == "calibrated"]
-    right = sum(row["right"] for row in known)
-    yield f"said to be known: {right} of {len(known)} right within 2% or one of their unit; goal all: {goal(right == len(known))}"
-    others = [row for row in rows if row["known"] != "calibrated"]
-    yield f"named as not known: {len(others)} of {len(rows)}, of which {sum(row['right'] for row in others)} as is said of them"
+    calibrated = [row for row in rows if row["known"] == "calibrated"]
+    right = sum(row["right"] for row in calibrated)
+    yield f"said to be known: {right} of {len(calibrated)} right within 2% or one of their unit; goal all: {goal(right == len(calibrated))}"
+    other_rows = [row for row in rows if row["known"] != "calibrated"]
+    yield f"named as not known: {len(other_rows)} of {len(rows)}, of which {sum(row['right'] for row in other_rows)} as is said of them"
     for row in summary:
         if "segments" in row:
             reached = goal(row["median"] <= MEDIAN and row["p95"] <= P95 and row["pairs"] >= PAIRS)
@@ -84,9 +85,9 @@ def main(
     rows, summary = [], []
     for machine in machines.split(","):
         for seed in range(1, seeds + 1):
-            mine, row = found(machine, seed, noise, segments, networks.split(","))
-            rows += mine
+            seed_rows, row = calibrate_seed(machine, seed, noise, segments, networks.split(","))
+            rows += seed_rows
             summary.append(row)
             write_rows(out / "keys.csv", rows)
             write_rows(out / "segments.csv", summary)
-    finish("calibration", out, [*rows, *summary], shown(rows, summary), spent_s(), as_json)
+    finish("calibration", out, [*rows, *summary], report(rows, summary), spent_s(), as_json)

@@ -53,7 +53,7 @@ STAGES = ("residency", *SWITCHES)
 
 
 def gains(pair: Pair) -> Iterator[Row]:
-    (result,) = pair.found.values()
+    (result,) = pair.results.values()
     bound, roofline = Bound(pair.target_graph), Roofline(pair.target_graph)
     for level, champion in figures(result).items():
         terms, roof, cycles = bound.of(level), roofline.cycles(0, len(pair.target_graph.operators), level), result.cycles[level]
@@ -65,10 +65,10 @@ def gains(pair: Pair) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def show_gains(found: Sequence[Row]) -> Iterator[Table | str]:
-    table = medians(found, *CELL)
+def show_gains(rows: Sequence[Row]) -> Iterator[Table | str]:
+    table = medians(rows, *CELL)
     mean = means(table, ("over_bound", "over_roofline", "gain", "ddr_over_bound"))  # a term may be 0
-    yield Table.of(
+    yield Table.from_rows(
         (*table, *mean), "<network", "<level", "champion=cycles", "bound=bound_cycles", "<by=term", "over bound=over_bound:.3f",
         "over roofline=over_roofline:.3f", "speed-up=gain:.3f", *(f"{term}={term}_over_roofline:.3f" for term in TERMS),
         "DDR=ddr_over_bound:.3f", "stream=stream_bytes",
@@ -84,8 +84,8 @@ def stage_arm(stage: str) -> Arm:
 def stages(pair: Pair) -> Iterator[Row]:
     roofline = Roofline(pair.target_graph)
     for level, row in figures_of_arms(pair).items():
-        base = min(result.baseline_cycles[level] for result in pair.found.values())
-        cycles = {stage: result.cycles[level] for stage, result in pair.found.items()}
+        base = min(result.baseline_cycles[level] for result in pair.results.values())
+        cycles = {stage: result.cycles[level] for stage, result in pair.results.items()}
         roof = roofline.cycles(0, len(pair.target_graph.operators), level)
         yield {
             "level": level, "baseline_cycles": base, **{stage: base / value for stage, value in cycles.items()},
@@ -93,10 +93,10 @@ def stages(pair: Pair) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def show_stages(found: Sequence[Row]) -> Iterator[Table | str]:
-    table, last = medians(found, *CELL), STAGES[-1]
+def show_stages(rows: Sequence[Row]) -> Iterator[Table | str]:
+    table, last = medians(rows, *CELL), STAGES[-1]
     mean = means(table, (*STAGES, "ceiling", "best_over_roofline"))
-    yield Table.of(
+    yield Table.from_rows(
         (*table, *mean), "<network", "<level", "baseline=baseline_cycles", "residency:.3f",
         *(f"+ {stage}={stage}:.3f" for stage in SWITCHES), "ceiling:.3f", "over roofline=best_over_roofline:.3f",
         f"stream, residency={STAGES[0]}_stream", f"+ {last}={last}_stream",
@@ -104,10 +104,10 @@ def show_stages(found: Sequence[Row]) -> Iterator[Table | str]:
     levels = [row["level"] for row in mean]
     yield "\n| network | " + " | ".join(f"{level}: gain (ceiling)" for level in levels) + f" | whole tensors only, {levels[-1]} |"
     yield "|---" * (len(levels) + 2) + "|"
-    for (name,), mine in groups((*table, *mean), "network").items():
+    for (name,), network_rows in groups((*table, *mean), "network").items():
         bold = "**" if name == MEAN else ""
-        cells = [f"{bold}{row[last]:.2f}{bold} ({row['ceiling']:.2f})" for row in mine]
-        yield f"| {bold}{name}{bold} | " + " | ".join(cells) + f" | {bold}{mine[-1][STAGES[0]]:.2f}{bold} |"
+        cells = [f"{bold}{row[last]:.2f}{bold} ({row['ceiling']:.2f})" for row in network_rows]
+        yield f"| {bold}{name}{bold} | " + " | ".join(cells) + f" | {bold}{network_rows[-1][STAGES[0]]:.2f}{bold} |"
 
 
 def memories(pair: Pair) -> Iterator[Row]:
@@ -119,17 +119,17 @@ def memories(pair: Pair) -> Iterator[Row]:
         yield {"level": level, "candidates": pair.candidates, **row, **ratios}
 
 
-def show_memories(found: Sequence[Row]) -> Iterator[Table | str]:
+def show_memories(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Medians over seeds, and the geometric mean of the networks at every level."""
-    table = medians(found, *CELL)
-    yield Table.of(
+    table = medians(rows, *CELL)
+    yield Table.from_rows(
         table, "<network", "<machine", "<level", "cycles without=without_cycles", "with=with_cycles", "faster:.2f",
         "DDR MB without=without_bytes:.2fM", "with=with_bytes:.2fM", "stream MB without=without_stream:.2fM", "with=with_stream:.2fM",
         "baseline / tuned, with=gain:.2f",
     )  # fmt: skip
-    for (level,), mine in groups(table, "level").items():
-        faster, of_bytes = (geometric([row[key] for row in mine]) for key in ("faster", "of_bytes"))
-        yield f"{level}: {faster:.2f} times as fast with {of_bytes:.0%} of the bytes, geometric mean of {len(mine)}"
+    for (level,), level_rows in groups(table, "level").items():
+        speedup, bytes_ratio = (geometric([row[key] for row in level_rows]) for key in ("faster", "of_bytes"))
+        yield f"{level}: {speedup:.2f} times as fast with {bytes_ratio:.0%} of the bytes, geometric mean of {len(level_rows)}"
 
 
 def macs_of_network(target_graph: TargetGraph) -> int:
@@ -146,48 +146,49 @@ def limits(target_graph: TargetGraph) -> tuple[float, int]:
 
 
 def types(pair: Pair) -> Iterator[Row]:
-    graphs = {arm: found.target_graph for arm, found in pair.found.items()}
+    graphs = {arm: result.target_graph for arm, result in pair.results.items()}
     macs, _ = Roofline(graphs["int8"]).work(tuple(range(len(graphs["int8"].operators))))
     common: Row = {"candidates": pair.candidates, "in_int8": macs.get(DataType.int8, 0) / sum(macs.values())}
-    if both := "float16" in graphs:
-        (roof, least), (float_roof, float_least) = limits(graphs["int8"]), limits(graphs["float16"])
+    if has_float := "float16" in graphs:
+        (roof, least_cycles), (float_roof, float_least_cycles) = limits(graphs["int8"]), limits(graphs["float16"])
         common |= {
             "macs": macs_of_network(graphs["int8"]) / graphs["float16"].macs,
             "roof": roof / float_roof,
-            "least": least / float_least,
+            "least": least_cycles / float_least_cycles,
         }
     bounds = {arm: Bound(target_graph) for arm, target_graph in graphs.items()}
     for level, row in figures_of_arms(pair).items():
         for arm, bound in bounds.items():
             cycles = row[f"{arm}_cycles"]
             row |= {f"{arm}_gain": row[f"{arm}_baseline"] / cycles, f"{arm}_over_bound": cycles / bound.of(level).cycles}
-        if both:
+        if has_float:
             row |= {"faster": row["float16_cycles"] / row["int8_cycles"], "of_bytes": row["int8_bytes"] / row["float16_bytes"]}
         yield {"level": level, **common, **row}
 
 
-def show_types(found: Sequence[Row]) -> Iterator[Table | str]:
+def show_types(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Medians over seeds, and the geometric mean of the networks at every level."""
-    for (machine,), mine in groups(medians(found, *CELL), "machine").items():
-        of_both = [row for row in mine if "faster" in row]
+    for (machine,), machine_rows in groups(medians(rows, *CELL), "machine").items():
+        comparable = [row for row in machine_rows if "faster" in row]
         yield f"{machine}: roof, MACs per cycle at the peak, int8 over float16; least, the bytes that a model cannot do without, the same"
-        if not of_both:
+        if not comparable:
             yield f"{machine} computes with integers alone: what is of float16 is empty"
-        yield Table.of(
-            mine, "<network", "<level", "cycles float16=float16_cycles", "int8=int8_cycles", "faster:.2f", "roof:.2f",
+        yield Table.from_rows(
+            machine_rows, "<network", "<level", "cycles float16=float16_cycles", "int8=int8_cycles", "faster:.2f", "roof:.2f",
             "DDR MB float16=float16_bytes:.2fM", "int8=int8_bytes:.2fM", "of bytes=of_bytes:.2f", "least:.2f",
             "stream MB float16=float16_stream:.2fM", "int8=int8_stream:.2fM", "gain float16=float16_gain:.2f", "int8=int8_gain:.2f",
             "over bound float16=float16_over_bound:.3f", "int8=int8_over_bound:.3f", "MACs in int8=in_int8:.1%", "on the NPU=macs:.1%",
         )  # fmt: skip
-        for (level,), there in groups(of_both, "level").items():
+        for (level,), level_rows in groups(comparable, "level").items():
 
-            def mean(key: str, there: Sequence[Row] = there) -> float:
-                return geometric([row[key] for row in there])
+            def mean(key: str, level_rows: Sequence[Row] = level_rows) -> float:
+                return geometric([row[key] for row in level_rows])
 
             yield (
                 f"{level}: {mean('faster'):.2f} times as fast in int8 (roof {mean('roof'):.2f}) with {mean('of_bytes'):.0%} of the bytes"
                 f" (least {mean('least'):.0%}); gain {mean('float16_gain'):.2f} in float16, {mean('int8_gain'):.2f} in int8;"
-                f" champion over bound {mean('float16_over_bound'):.3f} and {mean('int8_over_bound'):.3f}; geometric mean of {len(there)}"
+                f" champion over bound {mean('float16_over_bound'):.3f} and {mean('int8_over_bound'):.3f}; "
+                f"geometric mean of {len(level_rows)}"
             )
 
 
@@ -196,13 +197,13 @@ def rows_of_frames(name: str, machine: str | Machine, frames: int, candidates: i
     opened = studies.opened(name, machine, "float16", frames)
     target_graph = opened.target_graph
     if candidates:
-        found = Search(target_graph, candidates=candidates, settings=tuple(settings)).run()
-        measured = studies.champions(found.target_graph, found)
+        result = Search(target_graph, candidates=candidates, settings=tuple(settings)).run()
+        measured = studies.champions(result.target_graph, result)
     else:
         measured = measure_plans(opened.compiler, quick_plans(opened))
     bound, rows = Bound(target_graph), list[Row]()
-    for level, each in measured.items():
-        timing = each.timings[level]
+    for level, piece in measured.items():
+        timing = piece.timings[level]
         rows.append({
             "network": studies.short(name), "frames": frames, "level": level, "cycles": timing.cycles,
             **Pace.of(timing.cycles, target_graph.images, target_graph.machine.clock_hz)._asdict(),
@@ -215,16 +216,21 @@ def rows_of_frames(name: str, machine: str | Machine, frames: int, candidates: i
 def show_frames(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Levels side by side, as other tables of champions have them."""
     table = []
-    for (name, frames), mine in groups(rows, "network", "frames").items():
-        shown = (("cycles_per_frame", ",.0f", 1), ("latency_us", ",.0f", 1), ("ddr_bytes_per_frame", ".1f", 1e6), ("over_bound", ".2f", 1))
-        table.append((name, frames, *(" / ".join(f"{row[key] / unit:{form}}" for row in mine) for key, form, unit in shown)))
+    for (name, frames), group in groups(rows, "network", "frames").items():
+        columns = (
+            ("cycles_per_frame", ",.0f", 1),
+            ("latency_us", ",.0f", 1),
+            ("ddr_bytes_per_frame", ".1f", 1e6),
+            ("over_bound", ".2f", 1),
+        )
+        table.append((name, frames, *(" / ".join(f"{row[key] / unit:{form}}" for row in group) for key, form, unit in columns)))
     yield Table(("<network", "frames", "cycles per frame", "latency, us", "DDR MB per frame", "over the bound"), table)
     per_frame = {(row["network"], row["frames"], row["level"]): row["cycles_per_frame"] for row in rows}
-    for (frames,), mine in groups([row for row in rows if row["frames"] > 1], "frames").items():
-        faster = groups([row for row in mine if (row["network"], 1, row["level"]) in per_frame], "level")
+    for (frames,), group in groups([row for row in rows if row["frames"] > 1], "frames").items():
+        comparable = groups([row for row in group if (row["network"], 1, row["level"]) in per_frame], "level")
         means = [
-            f"{geometric_mean(per_frame[row['network'], 1, level] / row['cycles_per_frame'] for row in each):.3f} at {level}"
-            for (level,), each in faster.items()
+            f"{geometric_mean(per_frame[row['network'], 1, level] / row['cycles_per_frame'] for row in level_rows):.3f} at {level}"
+            for (level,), level_rows in comparable.items()
         ]
         if means:
             yield f"{frames} frames over one, geometric mean of cycles per frame: {', '.join(means)}."
@@ -241,7 +247,7 @@ def with_frames(
     candidates: Annotated[int, typer.Option(min=0, help="Measured programs of a search; 0: by prediction.")] = 0,
 ) -> Study:
     counts = tuple(map(int, frames_of_run.split(",")))
-    return replace(study, rows=partial(frames, counts, candidates, study.overrides), given=(*counts, candidates))
+    return replace(study, rows=partial(frames, counts, candidates, study.overrides), inputs=(*counts, candidates))
 
 
 GAIN = Study("gain", {"default": Arm()}, gains, show_gains)
@@ -253,6 +259,6 @@ SHARED_MEMORY = Study(
 TYPES = Study(
     "types", {"float16": Arm(), "int8": Arm(network=",quantised=qdq")}, types, show_types,
     "squeezenet,made:mobilenet_v2,shufflenet,made:resnet50,inception_v1,alexnet,made:efficientnet_b0,made:vit_b16,zfnet512,inception_v2,"
-    "vgg19,densenet121", seeds=1, of_floats="float16",
+    "vgg19,densenet121", seeds=1, float_arm="float16",
 )  # fmt: skip
 FRAMES = Study("frames", {}, partial(frames, (), 0, ()), show_frames, "squeezenet,resnet50", seeds=1, options=with_frames)

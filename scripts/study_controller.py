@@ -18,7 +18,21 @@ from typing import Annotated, Any
 import typer
 
 import tuner
-from scripts.studies import Candidates, Json, Networks, Row, Table, finish, goal, groups, model_named, named, short, spent_s, write_rows
+from scripts.studies import (
+    Candidates,
+    Json,
+    Networks,
+    Row,
+    Table,
+    finish,
+    goal,
+    groups,
+    model_named,
+    network_list,
+    short,
+    spent_s,
+    write_rows,
+)
 from simulator.background_load import GENERATORS, generate_trace
 from simulator.compiled import read_compiled
 from simulator.contended_runs import load_of
@@ -76,11 +90,11 @@ class Network:
         self.name, self.compiled = name, read_compiled(path)
         machine, variants = self.compiled.machine, prepared_variants(self.compiled)
         self.response: Response = measure_response(variants, share_grid(machine))
-        self.needs = [self.compiled.needs(level) for level in variants]
-        self.runtime = Runtime(variants, machine, needs=self.needs)
+        self.requirements = [self.compiled.needs(level) for level in variants]
+        self.runtime = Runtime(variants, machine, needs=self.requirements)
 
     def rule(self, setting: Setting) -> GrantedRule:
-        return GrantedRule(self.needs, lambda fitting: self._rule(setting, self.response.among(fitting)))
+        return GrantedRule(self.requirements, lambda fitting: self._rule(setting, self.response.among(fitting)))
 
     def _rule(self, setting: Setting, response: Response) -> SwitchingRule[Any]:
         if isinstance(setting, ThresholdSetting):
@@ -91,14 +105,14 @@ class Network:
 
     def trial(self, kind: str, seed: int, inferences: int) -> Trial:
         load = load_of(self.compiled, self.response, inferences)
-        trace, until = generate_trace(kind, seed, load), load.inferences * load.inference_cycles
+        trace, end_cycles = generate_trace(kind, seed, load), load.inferences * load.inference_cycles
         machine = self.runtime.machine
         grants = level_grants(trace, machine) or GrantTrace((0,), (machine.full_grant,))
 
         def serve(rule: SwitchingRule[Any] | GrantedRule | Oracle) -> ServedRun:
-            return self.runtime.serve(rule, trace, until_cycle=until, grants=grants)
+            return self.runtime.serve(rule, trace, until_cycle=end_cycles, grants=grants)
 
-        fitting = [v for v, needs in enumerate(self.needs) if all(needs.fits(granted) for granted in grants.grants)]
+        fitting = [v for v, requirement in enumerate(self.requirements) if all(requirement.fits(granted) for granted in grants.grants)]
         static = {self.runtime.names[v]: serve(StaticRule(v)) for v in fitting}
         return Trial(kind, seed, serve, static, serve(Oracle()))
 
@@ -120,7 +134,7 @@ def choose(settings: Iterable[Setting], networks: list[tuple[Network, list[Trial
     return min(settings, key=badness)
 
 
-def study(network: Network, trials: list[Trial], chosen: dict[str, Setting]) -> Iterator[Row]:
+def study(network: Network, trials: list[Trial], settings: dict[str, Setting]) -> Iterator[Row]:
     """A row per trial."""
     for trial in trials:
         best = trial.static[trial.best]
@@ -128,7 +142,7 @@ def study(network: Network, trials: list[Trial], chosen: dict[str, Setting]) -> 
             "network": network.name, "trace": trial.kind, "seed": trial.seed, "inferences": trial.oracle.inferences,
             "oracle_cycles": trial.oracle.mean_cycles, "best_static": trial.best, "to_win": best.regret(trial.oracle),
         }  # fmt: skip
-        for name, setting in chosen.items():
+        for name, setting in settings.items():
             served = trial.serve(network.rule(setting))
             row |= {f"{name}_over_oracle": served.regret(trial.oracle), f"{name}_over_static": served.regret(best)}
             row[f"{name}_switches"] = served.switches
@@ -139,41 +153,41 @@ def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidat
     """(name, compiled file) of what was given, else of small runs, tuned unless they are there."""
     if paths:
         return [(path.name, path / "best.onnx") if path.is_dir() else (path.stem, path) for path in paths]
-    found = []
-    for name in named(networks):
+    result = []
+    for name in network_list(networks):
         run = out / short(name)
         if not (run / "best.onnx").is_file():
             tuner.tune(model_named(name), machine, run, candidates=candidates, backend="serial")
-        found.append((short(name), run / "best.onnx"))
-    return found
+        result.append((short(name), run / "best.onnx"))
+    return result
 
 
 def tables(rows: list[Row]) -> Iterator[Table | str]:
     """As docs/contention.md shows them, and the goals with what was reached."""
     kinds, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("trace", "network"))
-    by_cell = groups(rows, "network", "trace")
+    rows_by_cell = groups(rows, "network", "trace")
 
-    def of(name: str, kind: str, key: str) -> list[float]:
-        return [row[key] for row in by_cell[name, kind]]
+    def column(network_name: str, kind: str, key: str) -> list[float]:
+        return [row[key] for row in rows_by_cell[network_name, kind]]
 
     yield "what can be won: the best static variant's cycles over the oracle's (mean over seeds)"
-    yield Table(("<network", *kinds), [(name, *(f"{mean(of(name, kind, 'to_win')):.2%}" for kind in kinds)) for name in names])
+    yield Table(("<network", *kinds), [(name, *(f"{mean(column(name, kind, 'to_win')):.2%}" for kind in kinds)) for name in names])
     yield "\nover the oracle (mean), over the best static variant (worst seed), switches (mean)"
 
     def cell(rule: str, name: str, kind: str) -> str:
-        oracle, static, switches = (of(name, kind, f"{rule}_{key}") for key in ("over_oracle", "over_static", "switches"))
+        oracle, static, switches = (column(name, kind, f"{rule}_{key}") for key in ("over_oracle", "over_static", "switches"))
         return f"{mean(oracle):.2%} ({max(static):+.2%}), {mean(switches):.0f}"
 
     cells = [(rule, name, *(cell(rule, name, kind) for kind in kinds)) for rule, name in product(RULES, names)]
     yield Table(("<rule", "<network", *kinds), cells)
     yield "\ngoals"
     for rule in RULES:
-        if held := [row[f"{rule}_over_oracle"] for row in rows if row["trace"] != "adversarial"]:
-            near = f"at most {max(held):.2%} over the oracle where a share is held (goal {NEAR_ORACLE:.0%})"
-            yield f"  {rule}: {near}: {goal(max(held) <= NEAR_ORACLE)}"
-        worst = max(row[f"{rule}_over_static"] for row in rows)
-        far = f"at most {worst:+.2%} over the best static variant anywhere (goal {OVER_STATIC:+.0%})"
-        yield f"  {rule}: {far}: {goal(worst <= OVER_STATIC)}"
+        if held_ratios := [row[f"{rule}_over_oracle"] for row in rows if row["trace"] != "adversarial"]:
+            near_text = f"at most {max(held_ratios):.2%} over the oracle where a share is held (goal {NEAR_ORACLE:.0%})"
+            yield f"  {rule}: {near_text}: {goal(max(held_ratios) <= NEAR_ORACLE)}"
+        largest = max(row[f"{rule}_over_static"] for row in rows)
+        far = f"at most {largest:+.2%} over the best static variant anywhere (goal {OVER_STATIC:+.0%})"
+        yield f"  {rule}: {far}: {goal(largest <= OVER_STATIC)}"
 
 
 def main(
@@ -195,21 +209,21 @@ def main(
     """Rules that choose a variant at run time against the best static one and an oracle."""
     out = out.resolve()
     served = [Network(name, path) for name, path in compiled(files or [], out, networks, machine, candidates)]
-    kinds, shown = traces.split(","), list[Table | str]()
+    kinds, report = traces.split(","), list[Table | str]()
     for network in served:
         thresholds = choose_thresholds(network.response)
-        shown.append(
+        report.append(
             f"{network.name}: variants {', '.join(network.runtime.names)}; levels of the file {', '.join(network.compiled.levels)}"
         )
-        shown += [f"  threshold rule: {merged.variant} is not used, {merged.into} is: {merged.why}" for merged in thresholds.merged]
-        shown += [f"  threshold rule {oscillation}" for oscillation in thresholds.oscillations]
+        report += [f"  threshold rule: {merge.variant} is not used, {merge.into} is: {merge.why}" for merge in thresholds.merged]
+        report += [f"  threshold rule {oscillation}" for oscillation in thresholds.oscillations]
 
     def trials(first: int, count: int) -> list[tuple[Network, list[Trial]]]:
         return [(n, [n.trial(k, s, inferences) for k in kinds for s in range(first, first + count)]) for n in served]
 
-    others = trials(OTHER_SEEDS, other_seeds)
-    chosen = {rule: choose(settings, others) for rule, settings in RULES.items()}
-    shown += [f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + other_seeds - 1}: {setting}" for setting in chosen.values()]
-    rows = [row for network, mine in trials(0, seeds) for row in study(network, mine, chosen)]
+    tuning_trials = trials(OTHER_SEEDS, other_seeds)
+    best_settings = {rule: choose(settings, tuning_trials) for rule, settings in RULES.items()}
+    report += [f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + other_seeds - 1}: {setting}" for setting in best_settings.values()]
+    rows = [row for network, network_trials in trials(0, seeds) for row in study(network, network_trials, best_settings)]
     write_rows(out / "controller.csv", rows)
-    finish("controller", out, rows, [*shown, "", *tables(rows)], spent_s(), as_json)
+    finish("controller", out, rows, [*report, "", *tables(rows)], spent_s(), as_json)

@@ -47,11 +47,11 @@ STREAMS = ("own_stream", "robust_stream")
 
 def rows(pair: Pair) -> Iterator[Row]:
     """A row per level: cycles of everything there, losses, and whether the judge changes what ships."""
-    together, compiler, machine = pair.found["all"], Compiler(pair.target_graph), pair.target_graph.machine
-    robust = together.robust
+    result, compiler, machine = pair.results["all"], Compiler(pair.target_graph), pair.target_graph.machine
+    robust = result.robust
     assert robust is not None, "every program was measured at every level"
-    plans = {**{f"own_{level}": together.plan(level) for level in LEVELS}, "robust": robust}
-    plans |= {f"only_{level}": pair.found[level].plan(level) for level in LEVELS}
+    plans = {**{f"own_{level}": result.plan(level) for level in LEVELS}, "robust": robust}
+    plans |= {f"only_{level}": pair.results[level].plan(level) for level in LEVELS}
     programs = {name: compile_plan(compiler, plan) for name, plan in plans.items()}
     timings = {name: simulate_levels(program, machine, LEVELS) for name, program in programs.items()}
     cycles = {
@@ -63,15 +63,15 @@ def rows(pair: Pair) -> Iterator[Row]:
     table = np.array([cycles[name] for name in ship], np.float64)
     two = best_variants(table, 2)
     times = elsewhere([programs[name] for name in ship], table, machine, LEVELS)
-    moved = {each.level: each.over for each in settle_variants(tuple(range(len(LEVELS))), times, len(LEVELS)).displaced}
-    for at, level in enumerate(LEVELS):
-        pick = two[at]
+    moved = {variant.level: variant.over for variant in settle_variants(tuple(range(len(LEVELS))), times, len(LEVELS)).displaced}
+    for index, level in enumerate(LEVELS):
+        pick = two[index]
         assert pick is not None
-        over = {f"only_{name}": None if cycles[f"only_{name}"][at] is None else loss[f"only_{name}"][at] for name in LEVELS}
-        over |= {"robust": loss["robust"][at], "two": loss[ship[pick]][at], "own": loss[f"own_{level}"][at]}
-        each = {f"{name}_cycles": mine[at] for name, mine in cycles.items()}
-        each |= {"own_stream": stream_bytes(programs[f"own_{level}"]), "robust_stream": stream_bytes(programs["robust"])}
-        yield {"level": level, **over, "changed": int(at in moved), "changed_over": float(moved.get(at, 0.0)), **each}
+        columns = {f"only_{name}": None if cycles[f"only_{name}"][index] is None else loss[f"only_{name}"][index] for name in LEVELS}
+        columns |= {"robust": loss["robust"][index], "two": loss[ship[pick]][index], "own": loss[f"own_{level}"][index]}
+        variant = {f"{name}_cycles": values[index] for name, values in cycles.items()}
+        variant |= {"own_stream": stream_bytes(programs[f"own_{level}"]), "robust_stream": stream_bytes(programs["robust"])}
+        yield {"level": level, **columns, "changed": int(index in moved), "changed_over": float(moved.get(index, 0.0)), **variant}
 
 
 def elsewhere(programs: Sequence[Program], table: Floats, machine: Machine, levels: Sequence[str]) -> Floats:
@@ -85,7 +85,7 @@ def elsewhere(programs: Sequence[Program], table: Floats, machine: Machine, leve
 def guarded(pair: Pair) -> Iterator[Row]:
     """A row per budget and level: losses of what ships with the guard and without, and where the champion loses most."""
     compiler, machine, levels = Compiler(pair.target_graph), pair.target_graph.machine, pair.levels
-    for budget, result in pair.found.items():
+    for budget, result in pair.results.items():
         plans = [result.plan(level) for level in levels] + ([] if result.robust is None else [result.robust])
         programs = [compile_plan(compiler, plan) for plan in plans]
         table = np.full((len(programs), len(levels)), np.nan)
@@ -95,24 +95,32 @@ def guarded(pair: Pair) -> Iterator[Row]:
         times = elsewhere(programs, table, machine, levels)
         champions = tuple(range(len(levels)))
         guard = settle_variants(champions, times, len(levels))
-        loss = np.array([losses(each) - 1 for each in times])
-        for at, level in enumerate(levels):
-            row = {"candidates": int(budget), "level": level, "displaced": int(at in {each.level for each in guard.displaced})}
+        loss = np.array([losses(level_times) - 1 for level_times in times])
+        for index, level in enumerate(levels):
+            row = {
+                "candidates": int(budget),
+                "level": level,
+                "displaced": int(index in {level_times.level for level_times in guard.displaced}),
+            }
             for name, serves in (("without", champions), ("with", guard.serves)):
-                mine = loss[:, serves[at], at]
-                row |= {f"nominal_{name}": mine[0], f"out_mean_{name}": mine[1:].mean(), f"out_worst_{name}": mine[1:].max()}
-            yield row | {"condition": CONDITIONS[1 + int(loss[1:, at, at].argmax())]}
+                served_loss = loss[:, serves[index], index]
+                row |= {
+                    f"nominal_{name}": served_loss[0],
+                    f"out_mean_{name}": served_loss[1:].mean(),
+                    f"out_worst_{name}": served_loss[1:].max(),
+                }
+            yield row | {"condition": CONDITIONS[1 + int(loss[1:, index, index].argmax())]}
 
 
-def show_guard(found: Sequence[Row]) -> Iterator[Table | str]:
+def show_guard(rows: Sequence[Row]) -> Iterator[Table | str]:
     lines = []
-    for (budget,), mine in groups(found, "candidates").items():
-        for name, displaced in (("without", 0), ("with", sum(row["displaced"] for row in mine))):
-            nominal, mean, worst = (np.array([row[f"{key}_{name}"] for row in mine]) for key in ("nominal", "out_mean", "out_worst"))
-            figures = (f"{value:.2%}" for value in (nominal.mean(), nominal.max(), mean.mean(), worst.max()))
-            lines.append((budget, len(groups(mine, *PAIR)), name, f"{displaced} of {len(mine)}", *figures))
+    for (budget,), group in groups(rows, "candidates").items():
+        for name, displaced in (("without", 0), ("with", sum(row["displaced"] for row in group))):
+            nominal, mean, worst_loss = (np.array([row[f"{key}_{name}"] for row in group]) for key in ("nominal", "out_mean", "out_worst"))
+            figures = (f"{value:.2%}" for value in (nominal.mean(), nominal.max(), mean.mean(), worst_loss.max()))
+            lines.append((budget, len(groups(group, *PAIR)), name, f"{displaced} of {len(group)}", *figures))
     yield Table(("programs", "cases", "<guard", "displaced", "nominal mean", "worst", "out of sample mean", "worst"), lines)
-    for row in found:
+    for row in rows:
         if row["displaced"]:
             yield (
                 f"{row['candidates']} programs, {row['network']} on {row['machine']} at {row['level']}: costs {row['nominal_with']:.2%}, "
@@ -120,41 +128,41 @@ def show_guard(found: Sequence[Row]) -> Iterator[Table | str]:
             )
 
 
-def cells(found: Sequence[Row]) -> Iterator[Row]:
+def cells(rows: Sequence[Row]) -> Iterator[Row]:
     """A row per network, machine and seed: the largest loss over the levels that a program fits, and how often one does not fit."""
-    only = [f"only_{level}" for level in LEVELS]
-    for (network, machine, seed), mine in groups(found, *PAIR).items():
-        worst = {name: max(row[name] for row in mine if row[name] is not None) for name in (*only, "robust", "two", "own")}
+    single_level = [f"only_{level}" for level in LEVELS]
+    for (network, machine, seed), group in groups(rows, *PAIR).items():
+        worst_loss = {name: max(row[name] for row in group if row[name] is not None) for name in (*single_level, "robust", "two", "own")}
         yield {
-            "network": network, "machine": machine, "seed": seed, **worst, "only": max(worst[name] for name in only),
-            "pay": max(row["robust"] / row["own"] for row in mine),
-            "unfit": sum(row[name] is None for row in mine for name in only), "changed": sum(row["changed"] for row in mine),
-            **{key: max(row[key] for row in mine) for key in STREAMS},
+            "network": network, "machine": machine, "seed": seed, **worst_loss, "only": max(worst_loss[name] for name in single_level),
+            "pay": max(row["robust"] / row["own"] for row in group),
+            "unfit": sum(row[name] is None for row in group for name in single_level), "changed": sum(row["changed"] for row in group),
+            **{key: max(row[key] for row in group) for key in STREAMS},
         }  # fmt: skip
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
-    by_machine = groups(cells(found), "machine")
-    for number, ((machine,), here) in enumerate(by_machine.items()):
-        yield f"{chr(10) * bool(number)}{machine}: the largest loss over the levels, median of {len(groups(here, 'seed'))} seeds"
-        table = [medians(mine, "network")[0] | _counts(mine) for mine in groups(here, "network").values()]
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
+    rows_by_machine = groups(cells(rows), "machine")
+    for number, ((machine,), machine_rows) in enumerate(rows_by_machine.items()):
+        yield f"{chr(10) * bool(number)}{machine}: the largest loss over the levels, median of {len(groups(machine_rows, 'seed'))} seeds"
+        table = [medians(network_rows, "network")[0] | _counts(network_rows) for network_rows in groups(machine_rows, "network").values()]
         mean = {name: geometric([row[name] for row in table]) for name in SHOWN}
-        yield Table.of(
-            [*table, {"network": f"{MEAN}, sum", **mean, **_counts(here)}], "<network", "none only=only_none:.3f",
+        yield Table.from_rows(
+            [*table, {"network": f"{MEAN}, sum", **mean, **_counts(machine_rows)}], "<network", "none only=only_none:.3f",
             "one level only=only:.3f", "robust:.3f", "two:.3f", "own:.3f", "variants pay=pay:.3f", "does not fit=unfit", "changed",
             "stream own=own_stream", "robust=robust_stream",
         )  # fmt: skip
-        most = {name: max(here, key=lambda row: float(row[name])) for name in SHOWN[1:]}
+        largest = {name: max(machine_rows, key=lambda row: float(row[name])) for name in SHOWN[1:]}
         yield "at most: " + ", ".join(
-            f"{what} {most[name][name]:.3f} ({most[name]['network']})"
-            for name, what in (("only", "one level only"), ("robust", "robust"), ("two", "two"), ("own", "own"), ("pay", "variants pay"))
+            f"{title} {largest[name][name]:.3f} ({largest[name]['network']})"
+            for name, title in (("only", "one level only"), ("robust", "robust"), ("two", "two"), ("own", "own"), ("pay", "variants pay"))
         )
 
 
 def _counts(cases: Sequence[Row]) -> Row:
     """Sums over seeds, of how many."""
-    of, (unfit, changed) = len(cases) * len(LEVELS), (sum(row[key] for row in cases) for key in ("unfit", "changed"))
-    return {"unfit": f"{unfit} of {of * (len(LEVELS) - 1)}", "changed": f"{changed} of {of}"}
+    total, (unfit, changed_count) = len(cases) * len(LEVELS), (sum(row[key] for row in cases) for key in ("unfit", "changed"))
+    return {"unfit": f"{unfit} of {total * (len(LEVELS) - 1)}", "changed": f"{changed_count} of {total}"}
 
 
 def with_guard(

@@ -40,10 +40,10 @@ class Remembering(Evaluator):
         self._before: dict[Request, Measurement] = {}
 
     def measure(self, request: Request) -> Measurement:
-        found = self._before.get(request)
-        if found is None:
-            found = self._before[request] = super().measure(request)
-        return found
+        measurement = self._before.get(request)
+        if measurement is None:
+            measurement = self._before[request] = super().measure(request)
+        return measurement
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +52,7 @@ def remembering(target_graph: TargetGraph, levels: tuple[str, ...]) -> Evaluator
     return Remembering(target_graph, levels)
 
 
-def bounds_of(target_graph: TargetGraph, evaluator: Evaluator, genome: Genome) -> Bounds:
+def bound_cycles(target_graph: TargetGraph, evaluator: Evaluator, genome: Genome) -> Bounds:
     """What a program's own segments are bound by: the work of their busiest engines over the cores, their longest path, and the port.
 
     A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.
@@ -71,9 +71,9 @@ def bounds_of(target_graph: TargetGraph, evaluator: Evaluator, genome: Genome) -
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    placed, machine = pair.found["placed"], pair.target_graph.machine
-    cycles = {arm: result.cycles["none"] for arm, result in pair.found.items()}
-    limits = bounds_of(placed.target_graph, remembering(pair.target_graph, ("none",)), placed.best[0].genome)
+    outcome, machine = pair.results["placed"], pair.target_graph.machine
+    cycles = {arm: result.cycles["none"] for arm, result in pair.results.items()}
+    limits = bound_cycles(outcome.target_graph, remembering(pair.target_graph, ("none",)), outcome.best[0].genome)
     yield {
         "cores": machine.cores, "ddr": machine.ddr.bytes_per_cycle, **{f"{arm}_cycles": value for arm, value in cycles.items()},
         # a seed's searches begin with the same segments, so its own ratio tells more than that of two medians
@@ -83,15 +83,15 @@ def rows(pair: Pair) -> Iterator[Row]:
     }  # fmt: skip
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     """The table, and the goals with what was reached.
 
     work, path, bandwidth: shares of the placed program's time that its busiest engines over the cores, its longest path and its bytes need.
     """
-    table = medians(found, "network", "machine")
-    worst = {key: min(row["over_all"] for row in mine) for key, mine in groups(found, "network", "machine").items()}
-    yield Table.of(
-        [row | {"worst": worst[row["network"], row["machine"]]} for row in table], "<network", "cores", "DDR B/cycle=ddr",
+    table = medians(rows, "network", "machine")
+    lowest = {key: min(row["over_all"] for row in group) for key, group in groups(rows, "network", "machine").items()}
+    yield Table.from_rows(
+        [row | {"worst": lowest[row["network"], row["machine"]]} for row in table], "<network", "cores", "DDR B/cycle=ddr",
         *(f"{arm}={arm}_cycles" for arm in STUDY.arms), "over one=over_one:.2f", "over all=over_all:.3f", "worst seed=worst:.3f",
         *(f"{name}={name}_share:.0%" for name in LIMITS), "gap:+.1%",
     )  # fmt: skip
@@ -102,12 +102,14 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             yield f"  {text} (goal {OVER_ONE} where bandwidth permits, which it needs {row['bandwidth_share']:.0%} of the time): " + goal(
                 row["over_one"] >= OVER_ONE
             )
-    least, most = (pick(table, key=lambda row: float(row["over_all"])) for pick in (min, max))
-    yield f"  least over all cores: {least['over_all']:.3f} ({least['network']}, {least['cores']} cores; goal: never below 1)"
-    better = sorted({row["network"] for row in table if row["over_all"] >= OVER_ALL})
-    yield f"  at least {OVER_ALL} over all cores on {len(better)} networks ({', '.join(better) or 'none'}; goal: two)"
+    lowest_row, highest_row = (pick(table, key=lambda row: float(row["over_all"])) for pick in (min, max))
+    case = f"{lowest_row['network']}, {lowest_row['cores']} cores"
+    yield f"  least over all cores: {lowest_row['over_all']:.3f} ({case}; goal: never below 1)"
+    winners = sorted({row["network"] for row in table if row["over_all"] >= OVER_ALL})
+    yield f"  at least {OVER_ALL} over all cores on {len(winners)} networks ({', '.join(winners) or 'none'}; goal: two)"
     yield (
-        f"  most over all cores: {most['over_all'] - 1:+.2%} ({most['network']}, {most['cores']} cores, {most['ddr']} B/cycle); "
+        f"  most over all cores: {highest_row['over_all'] - 1:+.2%} "
+        f"({highest_row['network']}, {highest_row['cores']} cores, {highest_row['ddr']} B/cycle); "
         f"the thesis has up to {THESIS}%, on its machine and networks"
     )
 
@@ -115,7 +117,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
 ESTIMATE = "use.cost_model=false"
 STUDY = Study(
     "placement",
-    {name: Arm((ESTIMATE, *more), levels=("none",)) for name, more in {
+    {name: Arm((ESTIMATE, *overrides), levels=("none",)) for name, overrides in {
         "one": ("use.cores=false",), "all": ("use.placement=false",), "placed": (),
     }.items()},
     rows, show, "made:inception_v3,made:nasnet_mobile,squeezenet,made:randwire",

@@ -28,7 +28,7 @@ import typer
 
 import simulator
 import tuner
-from scripts.studies import Arm, Key, Pair, Row, Study, Table, geometric, goal, groups, model_named, named, short, span
+from scripts.studies import Arm, Key, Pair, Row, Study, Table, geometric, goal, groups, model_named, network_list, short, span
 from simulator.npu.files import write_atomically
 from tuner.config import load_config
 from tuner.cost_model.offline_training import model_of_runs
@@ -53,57 +53,59 @@ UNRELATED = ("shufflenet",)
 
 def rows(pair: Pair) -> Iterator[Row]:
     """Of every arm and level."""
-    for arm, result in pair.found.items():
+    for arm, result in pair.results.items():
         readings = int(result.log["readings"].sum())
         for level in pair.levels:
-            over = result.cycles[level] / pair.found[ALL].cycles[level]
-            yield {"arm": arm, "level": level, "over": over, "readings": readings, "cpu_s": pair.cpu_s[arm]}
+            ratio = result.cycles[level] / pair.results[ALL].cycles[level]
+            yield {"arm": arm, "level": level, "over": ratio, "readings": readings, "cpu_s": pair.cpu_s[arm]}
 
 
-def begun(out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str], arm: str, pair: Key) -> dict[str, Any]:
+def warm_start_fields(
+    out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str], arm: str, pair: Key
+) -> dict[str, Any]:
     """What a search of an arm begins with; the earlier run is made where it is not there."""
     if arm not in (*WARM, *MODEL):
         return {}
-    (network, machine, seed), found = pair, dict[str, Any]()
+    (network, machine, seed), fields = pair, dict[str, Any]()
     name = earlier[network]
     run = out / "runs" / f"{short(name)}-{digest([name, machine, seed, measurements, settings, simulator.VERSION])[:16]}"
     if not (run / "summary.json").is_file():
-        more = {"seed": seed, "measurements": measurements, "overrides": tuple(settings), "backend": "serial"}
-        tuner.tune(model_named(name), machine, run, resume=run.is_dir(), **more)
+        search_options = {"seed": seed, "measurements": measurements, "overrides": tuple(settings), "backend": "serial"}
+        tuner.tune(model_named(name), machine, run, resume=run.is_dir(), **search_options)
     if arm in WARM:
-        found["warm_start"] = (run,)
+        fields["warm_start"] = (run,)
     if arm in MODEL:
-        found["prior"] = run.with_suffix(".model")
-        if not found["prior"].is_file():
-            kept = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).model
-            write_atomically(LocalPath(found["prior"]), [kept.model.encoded(kept.kind)])
-    return found
+        fields["prior"] = run.with_suffix(".model")
+        if not fields["prior"].is_file():
+            model = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).model
+            write_atomically(LocalPath(fields["prior"]), [model.model.encoded(model.kind)])
+    return fields
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     """A row per network and arm, then the means over related networks and over the others."""
-    levels = list(dict.fromkeys(row["level"] for row in found))
+    levels = list(dict.fromkeys(row["level"] for row in rows))
     table = []
-    for (network, arm), mine in groups(found, "network", "arm").items():
-        over = (f"{geometric([row['over'] for row in mine if row['level'] == level]):.3f}" for level in levels)
-        readings, cpu_s = (np.mean([row[key] for row in mine]) for key in ("readings", "cpu_s"))
-        table.append((network, arm, *over, round(readings), f"{cpu_s:.0f}"))
+    for (network, arm), group in groups(rows, "network", "arm").items():
+        ratios = (f"{geometric([row['over'] for row in group if row['level'] == level]):.3f}" for level in levels)
+        readings, cpu_s = (np.mean([row[key] for row in group]) for key in ("readings", "cpu_s"))
+        table.append((network, arm, *ratios, round(readings), f"{cpu_s:.0f}"))
     yield "cycles over those of the search with all readings"
     yield Table(("<network", "<arm", *levels, "readings", "CPU s"), table)
     unrelated = {short(name) for name in UNRELATED}
-    for what, related in (("related", True), ("unrelated", False)):
-        mine = [row for row in found if (row["network"] not in unrelated) == related and row["arm"] != ALL]
-        if not mine:
+    for title, related in (("related", True), ("unrelated", False)):
+        group = [row for row in rows if (row["network"] not in unrelated) == related and row["arm"] != ALL]
+        if not group:
             continue
-        yield f"{what} networks: geometric mean and 95% interval over pairs of network and seed"
+        yield f"{title} networks: geometric mean and 95% interval over pairs of network and seed"
         table = []
-        for (arm,), of_arm in groups(mine, "arm").items():
-            each = [np.array([row["over"] for row in of_arm if row["level"] == level]) for level in levels]
-            whole = np.exp(np.mean([np.log(values) for values in each], axis=0))
-            table.append((arm, *(f"{geometric(over):.3f} ({span(over, '.3f')})" for over in (*each, whole))))
+        for (arm,), arm_rows in groups(group, "arm").items():
+            level_ratios = [np.array([row["over"] for row in arm_rows if row["level"] == level]) for level in levels]
+            means = np.exp(np.mean([np.log(values) for values in level_ratios], axis=0))
+            table.append((arm, *(f"{geometric(ratios):.3f} ({span(ratios, '.3f')})" for ratios in (*level_ratios, means))))
             if related and arm in (*WARM, *MODEL):
-                reached = geometric(whole) <= SAME
-                yield f"goal, {SAME:g} with a quarter of the readings, {arm}: {geometric(whole):.4f}, {goal(reached)}"
+                reached = geometric(means) <= SAME
+                yield f"goal, {SAME:g} with a quarter of the readings, {arm}: {geometric(means):.4f}, {goal(reached)}"
         yield Table(("<arm", *levels, "levels together"), table)
 
 
@@ -112,11 +114,11 @@ def after_earlier(
     earlier: Annotated[str, typer.Option(help="Comma-separated: what was searched before each of them.")] = ",".join(PAIRS.values()),
     measurements: Annotated[int, typer.Option(min=4, help="Readings of a search with all of them.")] = 12800,
 ) -> Study:
-    before = dict(zip(named(study.networks), named(earlier), strict=True))
+    earlier_networks = dict(zip(network_list(study.networks), network_list(earlier), strict=True))
     budget = {ALL: measurements} | dict.fromkeys(QUARTER, measurements // 4)
     arms = {arm: Arm(("budget.candidates=null", f"budget.measurements={count}")) for arm, count in budget.items()}
-    begins = partial(begun, study.out, before, measurements, study.overrides)
-    return replace(study, arms=arms, begins=begins, given=tuple(sorted(before.items())))
+    search_fields = partial(warm_start_fields, study.out, earlier_networks, measurements, study.overrides)
+    return replace(study, arms=arms, search_fields=search_fields, inputs=tuple(sorted(earlier_networks.items())))
 
 
 STUDY = Study("prior", {}, rows, show, ",".join(PAIRS), seeds=2, options=after_earlier)

@@ -29,7 +29,7 @@ SHARE, SECONDS, RESNET_SECONDS = 0.85, 5.0, 3.0
 
 def rows(pair: Pair) -> Iterator[Row]:
     """CPU: the lesser of two runs, of which the first may have had to compile kernels."""
-    result = pair.found[TUNED]
+    result = pair.results[TUNED]
     with TemporaryDirectory() as folder:
         machine, out = Path(folder) / "machine.yaml", Path(folder) / "quick.onnx"
         atomic_write(machine, [yaml.safe_dump(pair.target_graph.machine.model_dump(mode="json")).encode()])
@@ -46,23 +46,23 @@ def rows(pair: Pair) -> Iterator[Row]:
         yield {"level": level, **cycles, "share": share, "compile_cpu_s": took, "tune_cpu_s": pair.cpu_s[TUNED], "file_bytes": size}
 
 
-def mean(found: Sequence[Row]) -> float:
+def mean(rows: Sequence[Row]) -> float:
     """Geometric, of shares; one that is below a hundredth counts as that."""
-    return geometric(np.maximum(0.01, np.array([row["share"] for row in found])))
+    return geometric(np.maximum(0.01, np.array([row["share"] for row in rows])))
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
-    for (machine,), mine in groups(medians(found, *CELL), "machine").items():
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
+    for (machine,), machine_rows in groups(medians(rows, *CELL), "machine").items():
         table = []
-        for (name,), levels in groups(mine, "network").items():
+        for (name,), levels in groups(machine_rows, "network").items():
             shares = [f"{row['share']:.0%}" for row in levels]
             table.append((name, *shares, f"{levels[0]['compile_cpu_s']:.1f}", f"{levels[0]['tune_cpu_s']:.1f}"))
-        by_level = groups(mine, "level")
-        table.append((MEAN, *(f"{mean(each):.0%}" for each in by_level.values()), "", ""))
+        by_level = groups(machine_rows, "level")
+        table.append((MEAN, *(f"{mean(level_rows):.0%}" for level_rows in by_level.values()), "", ""))
         yield f"{machine}: share of the tuned gain at each level, and CPU seconds of `compile` and of the search"
         yield Table(("<network", *(level for (level,) in by_level), "compile s", "tune s"), table)
-        yield f"goal, {SHARE:.0%} in the geometric mean: {mean(mine):.1%}, {goal(mean(mine) >= SHARE)}"
-        shipped = {row["network"]: row["compile_cpu_s"] for row in mine if row["network"] in SHIPPED.split(",")}
+        yield f"goal, {SHARE:.0%} in the geometric mean: {mean(machine_rows):.1%}, {goal(mean(machine_rows) >= SHARE)}"
+        shipped = {row["network"]: row["compile_cpu_s"] for row in machine_rows if row["network"] in SHIPPED.split(",")}
         if shipped:
             slowest = max(shipped, key=lambda name: shipped[name])
             yield f"goal, {SECONDS:g} s for a shipped network: {slowest} {shipped[slowest]:.1f} s, {goal(shipped[slowest] <= SECONDS)}"

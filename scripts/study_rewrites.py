@@ -43,10 +43,10 @@ class Outcome(NamedTuple):
     copies: int
     copy_cycles: int
 
-    def saved(self, before: Outcome) -> Row:
-        """What it saves against `before`; negative where it costs."""
-        row = {"kernels_saved": before.operators - self.operators, "ddr_bytes_saved": before.ddr_bytes - self.ddr_bytes}
-        return row | {f"cycles_{level}": before.cycles[level] - value for level, value in self.cycles.items()}
+    def savings_from(self, baseline: Outcome) -> Row:
+        """What it saves against `baseline`; negative where it costs."""
+        row = {"kernels_saved": baseline.operators - self.operators, "ddr_bytes_saved": baseline.ddr_bytes - self.ddr_bytes}
+        return row | {f"cycles_{level}": baseline.cycles[level] - value for level, value in self.cycles.items()}
 
 
 def outcome(graph: Graph, machine: Machine) -> Outcome:
@@ -71,25 +71,32 @@ def rows(pair: Pair) -> Iterator[Row]:
     for rule in (rule.name for rule in LAST_RULES if report.fired.get(rule.name)):
         row: Row = {"rule": rule, "fired": report.fired[rule]}
         try:
-            yield row | base.saved(outcome(apply_rewrites(graph, {rule})[0], machine))
+            yield row | base.savings_from(outcome(apply_rewrites(graph, {rule})[0], machine))
         except TilefarmError as error:
             yield row | {"note": f"without it: {error}"}
     note = f"{base.copies} copies inserted, VCOPY {base.copy_cycles:,} cycles"
-    whole = {f"cycles_{level}": value for level, value in base.cycles.items()}
-    yield {"rule": ALL, "kernels": base.operators, "ddr_bytes": base.ddr_bytes, "copy_cycles": base.copy_cycles, **whole, "note": note}
+    baseline_columns = {f"cycles_{level}": value for level, value in base.cycles.items()}
+    yield {
+        "rule": ALL,
+        "kernels": base.operators,
+        "ddr_bytes": base.ddr_bytes,
+        "copy_cycles": base.copy_cycles,
+        **baseline_columns,
+        "note": note,
+    }
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Savings of rules as shares of the whole; what is whole in full."""
-    levels, lines = [key for key in found[0] if key.startswith("cycles_")], []
-    for *rules, whole in groups(found, "network", "machine").values():
-        lines += [row | {level: f"{row[level] / whole[level]:+.1%}" for level in levels if level in row} for row in rules] + [whole]
-    counted = [
+    levels, lines = [key for key in rows[0] if key.startswith("cycles_")], []
+    for *rules, group in groups(rows, "network", "machine").values():
+        lines += [row | {level: f"{row[level] / group[level]:+.1%}" for level in levels if level in row} for row in rules] + [group]
+    savings = [
         {"kernels": row.get("kernels_saved"), "ddr_bytes": row.get("ddr_bytes_saved"), **row, "note": row.get("note", "")[:60]}
         for row in lines
     ]
     by_level = (f"{level.removeprefix('cycles_')}={level}" for level in levels)
-    yield Table.of(counted, "<network", "<rule", "fired", "operators=kernels", "DDR bytes=ddr_bytes", *by_level, "<note")
+    yield Table.from_rows(savings, "<network", "<rule", "fired", "operators=kernels", "DDR bytes=ddr_bytes", *by_level, "<note")
 
 
 STUDY = Study("rewrites", {}, rows, show, ",".join((SHIPPED, *CONVOLUTIONAL)), seeds=1)

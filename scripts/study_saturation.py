@@ -24,9 +24,9 @@ EPOCH = 4  # programs between two judgements
 SEARCH = "search"
 
 
-def read_programs(found: object) -> NDArray[np.int64]:
-    """int64 [programs, levels]: cycles in the order of measurement, NEVER where a program does not fit.  found: a `SearchResult`."""
-    log, levels = found.log, found.levels  # type: ignore[attr-defined]
+def read_programs(log_rows: object) -> NDArray[np.int64]:
+    """int64 [programs, levels]: cycles in the order of measurement, NEVER where a program does not fit.  log_rows: a `SearchResult`."""
+    log, levels = log_rows.log, log_rows.levels  # type: ignore[attr-defined]
     programs = log[log["kind"] == "program"].sort_values("seq", kind="stable")
     columns = [programs[programs["level"] == level] for level in levels]
     return np.stack([np.where(rows["status"] == "ok", rows["cycles"].fillna(NEVER), NEVER).astype(np.int64) for rows in columns], axis=1)
@@ -40,10 +40,10 @@ def judge(cycles: NDArray[np.int64]) -> Row:
     for doublings in (1, 2):
         expected = expectations(cycles, doublings)
         for threshold in THRESHOLDS:
-            ends = [programs for programs, share in expected.items() if share < threshold]
-            lost = [gain(best, end, count) for end in ends] or [0.0]
-            row |= {f"end_{doublings}_{threshold}": ends[0] if ends else count, f"lost_{doublings}_{threshold}": lost[0]}
-            row[f"most_{doublings}_{threshold}"] = max(lost)
+            stops = [programs for programs, share in expected.items() if share < threshold]
+            losses = [gain(best, end, count) for end in stops] or [0.0]
+            row |= {f"end_{doublings}_{threshold}": stops[0] if stops else count, f"lost_{doublings}_{threshold}": losses[0]}
+            row[f"most_{doublings}_{threshold}"] = max(losses)
     for part, programs in (("third", count // 3), ("half", count // 2)):
         row[f"{part}_expected"] = expected.get(programs - programs % EPOCH)
         row[f"{part}_realised"] = gain(best, programs, 2 * programs)
@@ -71,24 +71,24 @@ def expectations(cycles: NDArray[np.int64], doublings: int) -> dict[int, float]:
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    yield judge(read_programs(pair.found[SEARCH]))
+    yield judge(read_programs(pair.results[SEARCH]))
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     yield "share of the cycles that twice the programs were expected to save, and saved, after a third and half of the programs"
     parts = [f"{part}_{figure}" for part in ("third", "half") for figure in ("expected", "realised")]
     names = ("<network", "<machine", "seed", "programs")
-    yield Table.of(found, *names, *(f"{part.replace('_', ' ')}={part}:.2%" for part in parts))
+    yield Table.from_rows(rows, *names, *(f"{part.replace('_', ' ')}={part}:.2%" for part in parts))
     yield "programs saved by the end of saturated searches, and the share of the cycles lost; the most of any search, at any later end too"
     table = []
     for doublings in (1, 2):
         for threshold in THRESHOLDS:
-            saved = [1 - row[f"end_{doublings}_{threshold}"] / row["programs"] for row in found]
-            lost = [row[f"lost_{doublings}_{threshold}"] for row in found]
-            ended = sum(share > 0 for share in saved)
-            most = max(row[f"most_{doublings}_{threshold}"] for row in found)
-            figures = f"{np.mean(saved):.0%}", f"{max(saved):.0%}", f"{np.mean(lost):.3%}", f"{most:.3%}"
-            table.append((f"{doublings}", f"{threshold:.2%}", f"{ended} of {len(found)}", *figures))
+            saved = [1 - row[f"end_{doublings}_{threshold}"] / row["programs"] for row in rows]
+            losses = [row[f"lost_{doublings}_{threshold}"] for row in rows]
+            ended_early = sum(share > 0 for share in saved)
+            largest = max(row[f"most_{doublings}_{threshold}"] for row in rows)
+            figures = f"{np.mean(saved):.0%}", f"{max(saved):.0%}", f"{np.mean(losses):.3%}", f"{largest:.3%}"
+            table.append((f"{doublings}", f"{threshold:.2%}", f"{ended_early} of {len(rows)}", *figures))
     yield Table(("doublings", "threshold", "ended early", "saved", "most saved", "lost", "most lost"), table)
 
 

@@ -29,7 +29,7 @@ import optuna
 import typer
 
 import tuner
-from scripts.operators import Operator, operators_of, saved
+from scripts.operators import Operator, count_operators, save_model
 from scripts.search_strategies import STRATEGIES
 from scripts.studies import Arm, OneMachine, Pair, Row, Study, Table, geometric, goal, groups, interval, network
 
@@ -38,30 +38,30 @@ GOAL = 0.20
 
 
 class Curve(NamedTuple):
-    """spent: candidates, after each measurement; best: cycles, so far."""
+    """used: candidates, after each measurement; best: cycles, so far."""
 
-    spent: list[float]
+    used: list[float]
     best: list[float]
 
 
-def curve(result: tuner.SearchResult, budget: int, whole: bool) -> Curve:
-    """Of a search, from its log.  whole: only programs count as results, and segments cost their share of the operators."""
+def curve(result: tuner.SearchResult, budget: int, counts_operators: bool) -> Curve:
+    """Of a search, from its log.  counts_operators: only programs count as results, and segments cost their share of the operators."""
     log, tasks = result.log, result.task_rows.to_pandas()
     log = log[log["status"] == "ok"].sort_values("seq")
-    sizes = {task: operators_in(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
-    found, spent, lowest = Curve([], []), 0.0, np.inf
+    sizes = {task: operator_count(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
+    points, used, lowest = Curve([], []), 0.0, np.inf
     for task, kind, cycles in zip(log["task"], log["kind"], log["cycles"], strict=True):
-        if not whole or kind == "program":
+        if not counts_operators or kind == "program":
             lowest = min(lowest, float(cycles))
-        spent += sizes[task] / len(result.target_graph.operators) if whole else 1.0
-        found.spent.append(spent)
-        found.best.append(lowest)
-        if spent >= budget:
+        used += sizes[task] / len(result.target_graph.operators) if counts_operators else 1.0
+        points.used.append(used)
+        points.best.append(lowest)
+        if used >= budget:
             break
-    return found
+    return points
 
 
-def operators_in(payload: str) -> int:
+def operator_count(payload: str) -> int:
     """How many operators a task runs."""
     content = json.loads(payload)
     if "stage" in content:
@@ -70,49 +70,49 @@ def operators_in(payload: str) -> int:
     return sum(len(segment["operators"]) for segment in plan["segments"]) if "segments" in plan else len(plan["tilings"])
 
 
-def curves(part: str, whole: bool, pair: Pair) -> Iterator[Row]:
-    for strategy, result in pair.found.items():
-        spent, best = curve(result, pair.candidates, whole)
-        better = np.flatnonzero(np.diff(np.array(best), prepend=np.inf) < 0)
-        for at in dict.fromkeys([*better.tolist(), len(best) - 1]):
-            if np.isfinite(best[at]):
+def curves(part: str, counts_operators: bool, pair: Pair) -> Iterator[Row]:
+    for strategy, result in pair.results.items():
+        used, best = curve(result, pair.candidates, counts_operators)
+        improvements = np.flatnonzero(np.diff(np.array(best), prepend=np.inf) < 0)
+        for index in dict.fromkeys([*improvements.tolist(), len(best) - 1]):
+            if np.isfinite(best[index]):
                 head = {"part": part, "strategy": strategy, "budget": pair.candidates}
-                yield {**head, "spent": round(spent[at], 3), "cycles": round(best[at])}
+                yield {**head, "spent": round(used[index], 3), "cycles": round(best[index])}
 
 
-def arms(ours: float) -> dict[str, Arm]:
-    """ours: programs of our search for each measured candidate; more than enough, an epoch measures several times as many segments."""
-    others = {name: Arm(("search.lag=0",), levels=(LEVEL,), strategy=strategy) for name, strategy in STRATEGIES.items()}
-    return {OURS: Arm(times=ours, levels=(LEVEL,)), **others}
+def arms(share: float) -> dict[str, Arm]:
+    """share: programs of our search for each measured candidate; more than enough, an epoch measures several times as many segments."""
+    other_arms = {name: Arm(("search.lag=0",), levels=(LEVEL,), strategy=strategy) for name, strategy in STRATEGIES.items()}
+    return {OURS: Arm(times=share, levels=(LEVEL,)), **other_arms}
 
 
-def summary(found: Sequence[Row]) -> Iterator[Row]:
+def summary(all_rows: Sequence[Row]) -> Iterator[Row]:
     """A row per part and strategy, over all networks and seeds."""
-    for (part,), mine in groups(found, "part").items():
-        known = {key: min(row["cycles"] for row in rows) for key, rows in groups(mine, "network").items()}
-        ends = {key: rows[-1]["cycles"] for key, rows in groups(mine, "network", "seed", "strategy").items()}
-        for (strategy,), rows in groups(mine, "strategy").items():
-            share, over, against = [], [], []
+    for (part,), part_rows in groups(all_rows, "part").items():
+        best_known = {key: min(row["cycles"] for row in rows) for key, rows in groups(part_rows, "network").items()}
+        final = {key: rows[-1]["cycles"] for key, rows in groups(part_rows, "network", "seed", "strategy").items()}
+        for (strategy,), rows in groups(part_rows, "strategy").items():
+            share, ratios_to_best, random_ratios = [], [], []
             for (name, seed), curve in groups(rows, "network", "seed").items():
-                target = ends[name, seed, "random"]
+                target = final[name, seed, "random"]
                 share.append(next((row["spent"] for row in curve if row["cycles"] <= target), np.inf) / curve[0]["budget"])
-                over.append(curve[-1]["cycles"] / known[name,])
-                against.append(curve[-1]["cycles"] / target)
+                ratios_to_best.append(curve[-1]["cycles"] / best_known[name,])
+                random_ratios.append(curve[-1]["cycles"] / target)
             low, high = interval(np.array(share), np.median)
-            ratios = {"over_best_known": over, "against_random": against}
+            ratios = {"over_best_known": ratios_to_best, "against_random": random_ratios}
             yield {
                 "part": part, "strategy": strategy, "pairs": len(share), "budget": rows[0]["budget"],
                 "share_of_budget": float(np.median(share)), "share_low": low, "share_high": high,
                 "within_goal": float((np.array(share) <= GOAL).mean()), "never": int(np.isinf(share).sum()),
-                **{key: geometric(values) for key, values in ratios.items()}, "worst_over_best_known": max(over),
+                **{key: geometric(values) for key, values in ratios.items()}, "worst_over_best_known": max(ratios_to_best),
             }  # fmt: skip
 
 
-def compared(found: Sequence[Row]) -> Iterator[Table | str]:
+def compared(all_rows: Sequence[Row]) -> Iterator[Table | str]:
     def share(value: float) -> str:
         return f"{value:.1%}" if np.isfinite(value) else "never"
 
-    for (part,), rows in groups(summary(found), "part").items():
+    for (part,), rows in groups(summary(all_rows), "part").items():
         yield f"\n{part}, level {LEVEL}: {rows[0]['pairs']} pairs of task and seed, {rows[0]['budget']} measured candidates each"
         shares = [
             {
@@ -121,8 +121,8 @@ def compared(found: Sequence[Row]) -> Iterator[Table | str]:
             }
             for row in rows
         ]  # fmt: skip
-        yield Table.of(
-            [row | more for row, more in zip(rows, shares, strict=True)], "<strategy", "has random's best after=after",
+        yield Table.from_rows(
+            [row | shares_row for row, shares_row in zip(rows, shares, strict=True)], "<strategy", "has random's best after=after",
             "95% interval=interval", "within 20%=within_goal:.0%", "never", "over best known=over_best:-1+.2%", "worst:-1+.2%",
             "against random=against_random:.4f",
         )  # fmt: skip
@@ -131,9 +131,9 @@ def compared(found: Sequence[Row]) -> Iterator[Table | str]:
 
 def heaviest(model: str, machine: str, folder: Path, tasks: int, ways: int) -> list[str]:
     """Files of the convolutions of a network that have so many legal ways."""
-    counted = {saved(shape, folder): sum(having.values()) for shape, having in operators_of([model], machine).items()}
+    operator_counts = {save_model(shape, folder): sum(having.values()) for shape, having in count_operators([model], machine).items()}
     weights = {}
-    for path, count in counted.items():
+    for path, count in operator_counts.items():
         operator = Operator(network(str(path), machine))
         if len(operator.space.points) >= ways:
             weights[str(path)] = operator.target_graph.macs * count

@@ -44,57 +44,57 @@ SWITCHED = {
 
 def differences(file: str) -> tuple[str, ...]:
     """What a configuration changes of the default, as `a.b=c` texts; not the budget, the farm or the study."""
-    default, other = (dict(leaves(config.model_dump(mode="json"))) for config in (load_config(), load_config(file)))
-    changed = {path: value for path, value in other.items() if value != default.get(path)}
-    found = tuple(
+    default, changed_config = (dict(leaves(config.model_dump(mode="json"))) for config in (load_config(), load_config(file)))
+    differing = {path: value for path, value in changed_config.items() if value != default.get(path)}
+    settings = tuple(
         f"{path}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
-        for path, value in changed.items()
+        for path, value in differing.items()
         if path.partition(".")[0] not in ("budget", "farm", "study")
     )
-    if not found:
+    if not settings:
         raise BadInputError(f"--config {file}: changes nothing of the default that could change a result")
-    return found
+    return settings
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    base = pair.found[DEFAULT].cycles
-    for name, result in pair.found.items():
+    base = pair.results[DEFAULT].cycles
+    for name, result in pair.results.items():
         programs = int((result.log["kind"] == "program").sum()) // len(base)
         for level, cycles in result.cycles.items():
-            over = {"level": level, "cycles": cycles, "over_default": cycles / base[level]}
-            yield {"settings": name, "programs": programs, "cpu_s": pair.cpu_s[name], **over}
+            columns = {"level": level, "cycles": cycles, "over_default": cycles / base[level]}
+            yield {"settings": name, "programs": programs, "cpu_s": pair.cpu_s[name], **columns}
 
 
-def compared(found: Sequence[Row]) -> Iterator[Table | str]:
+def compared(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Of every arm a ratio per pair, over the levels, and their mean."""
-    arms, table = groups(found, "settings"), []
-    for (name,), mine in arms.items():
+    arms, table = groups(rows, "settings"), []
+    for (name,), arm_rows in arms.items():
         if name == DEFAULT:
             continue
-        ratios = over_pairs(mine, "over_default")
+        ratios = over_pairs(arm_rows, "over_default")
         low, high = interval(ratios, geometric)
         verdict = "helps" if low > 1 else "harms" if high < 1 else "no difference shown"
-        shown = (f"{geometric(ratios):.4f}", span(ratios, ".4f"), f"{ratios.min():.4f}", f"{ratios.max():.4f}")
-        table.append((name, len(ratios), *shown, f"{cpu_s_of(mine) / cpu_s_of(arms[DEFAULT,]):.2f}", verdict))
+        texts = (f"{geometric(ratios):.4f}", span(ratios, ".4f"), f"{ratios.min():.4f}", f"{ratios.max():.4f}")
+        table.append((name, len(ratios), *texts, f"{total_cpu_s(arm_rows) / total_cpu_s(arms[DEFAULT,]):.2f}", verdict))
     if len(arms) == 2:
-        yield from _by_pair(found)
+        yield from _pair_table(rows)
     yield "cycles over those of the default settings, geometric mean over levels and pairs"
     yield Table(("<settings", "pairs", "over default", "95% interval", "least", "most", "CPU", "<what the default has"), table)
 
 
-def cpu_s_of(rows: Sequence[Row]) -> float:
+def total_cpu_s(rows: Sequence[Row]) -> float:
     """Of the searches of an arm, whose rows are one for every level."""
     return sum(levels[0]["cpu_s"] for levels in groups(rows, *PAIR).values())
 
 
-def _by_pair(found: Sequence[Row]) -> Iterator[Table | str]:
+def _pair_table(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Of a single arm: the ratio at every level, their mean, and what both searches took."""
-    table, levels = [], list(dict.fromkeys(row["level"] for row in found))
-    for (network, machine, seed), mine in groups(found, *PAIR).items():
-        default, other = groups(mine, "settings").values()
-        ratios, cpu_s, others_s = [row["over_default"] for row in other], default[0]["cpu_s"], other[0]["cpu_s"]
-        shown = (f"{ratio:.4f}" for ratio in (*ratios, geometric(ratios)))
-        table.append((network, machine, seed, *shown, f"{cpu_s:.1f}", f"{others_s:.1f}", f"{others_s / cpu_s:.2f}"))
+    table, levels = [], list(dict.fromkeys(row["level"] for row in rows))
+    for (network, machine, seed), pair_rows in groups(rows, *PAIR).items():
+        default, changed_rows = groups(pair_rows, "settings").values()
+        ratios, cpu_s, others_s = [row["over_default"] for row in changed_rows], default[0]["cpu_s"], changed_rows[0]["cpu_s"]
+        texts = (f"{ratio:.4f}" for ratio in (*ratios, geometric(ratios)))
+        table.append((network, machine, seed, *texts, f"{cpu_s:.1f}", f"{others_s:.1f}", f"{others_s / cpu_s:.2f}"))
     yield "cycles over those of the default settings by pair, and CPU seconds of both searches"
     yield Table(("<network", "<machine", "seed", *levels, "mean", "default s", "s", "CPU"), table)
 
@@ -115,7 +115,9 @@ def compare(
     else:
         arms = {name: SWITCHED[name] for name in (only.split(",") if only else SWITCHED)}
     measured = None if clock is None else measured_on(clock)
-    return replace(study, arms={name: Arm(own) for name, own in {DEFAULT: (), **arms}.items()}, evaluator=measured, given=(clock,))
+    return replace(
+        study, arms={name: Arm(arm_settings) for name, arm_settings in {DEFAULT: (), **arms}.items()}, evaluator=measured, inputs=(clock,)
+    )
 
 
 STUDY = Study("settings", {}, rows, compared, "squeezenet,inception_v1,shufflenet,made:mobilenet_v2", options=compare)

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURES, scale_features
 from compiler.cost.level_conditions import condition_of
-from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
-from scripts.studies import Arm, OneMachine, Pair, Row, Study, Table, goal, named, network, write_rows
+from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, count_operators, exhaustive, save_model
+from scripts.studies import Arm, OneMachine, Pair, Row, Study, Table, goal, network, network_list, write_rows
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tuner.config import load_config
@@ -40,32 +40,32 @@ STAGES = [i for i, name in enumerate(FEATURES) if name.endswith(("_bits", "_emit
 PICKS = ("estimate", "plain", "model")
 
 
-def rows_of(pair: Pair, cap: int) -> Iterator[Row]:
+def operator_rows(pair: Pair, cap: int) -> Iterator[Row]:
     """One row: of the optimum, and of the search."""
-    operator, log = Operator(pair.target_graph), pair.found["search"].log
+    operator, log = Operator(pair.target_graph), pair.results["search"].log
     optimum = exhaustive(operator, cap)
     row: Row = {"ways": len(operator.bounds), "measured": optimum.measured, "search_measured": int(log["seq"].nunique())}
     for i, level in enumerate(operator.levels):
-        mine = log[(log["status"] == "ok") & (log["level"] == level)]["cycles"].to_numpy(np.int64)
-        best = np.minimum(optimum.cycles[i], mine.min())
-        near = np.flatnonzero(mine <= best * (1 + NEAR))
+        cycles = log[(log["status"] == "ok") & (log["level"] == level)]["cycles"].to_numpy(np.int64)
+        best = np.minimum(optimum.cycles[i], cycles.min())
+        near_indices = np.flatnonzero(cycles <= best * (1 + NEAR))
         row |= {
             f"{level}_cycles": int(optimum.cycles[i]), f"{level}_unproven": float(optimum.unproven[i]),
-            f"{level}_search": mine.min() / best, f"{level}_after": int(near[0]) + 1 if len(near) else None,
+            f"{level}_search": cycles.min() / best, f"{level}_after": int(near_indices[0]) + 1 if len(near_indices) else None,
             # above 1: the search found what the capped enumeration did not reach
             f"{level}_found": optimum.cycles[i] / best,
         }  # fmt: skip
     yield row
 
 
-def show(found: Sequence[Row], models: Callable[[], Iterator[Table | str]] | None = None) -> Iterator[Table | str]:
+def show(rows: Sequence[Row], models: Callable[[], Iterator[Table | str]] | None = None) -> Iterator[Table | str]:
     """models: what is shown of those, which are trained then."""
-    yield from show_search(found)
+    yield from show_search(rows)
     yield from models() if models is not None else ()
 
 
-def show_search(found: Sequence[Row]) -> Iterator[Table | str]:
-    levels = [key.removesuffix("_unproven") for key in found[0] if key.endswith("_unproven")]
+def show_search(rows: Sequence[Row]) -> Iterator[Table | str]:
+    levels = [key.removesuffix("_unproven") for key in rows[0] if key.endswith("_unproven")]
 
     def cells(row: Row, level: str) -> tuple[object, ...]:
         return (
@@ -76,23 +76,23 @@ def show_search(found: Sequence[Row]) -> Iterator[Table | str]:
         )
 
     yield Table(
-        ["<operator", "ways", "measured", *(f"{level} {what}" for level in levels for what in ("best", "unproven", "search", "after"))],
-        [(row["network"], row["ways"], row["measured"], *(cell for level in levels for cell in cells(row, level))) for row in found],
+        ["<operator", "ways", "measured", *(f"{level} {column}" for level in levels for column in ("best", "unproven", "search", "after"))],
+        [(row["network"], row["ways"], row["measured"], *(cell for level in levels for cell in cells(row, level))) for row in rows],
     )
-    proven = sum(row[f"{level}_unproven"] <= PROVEN for row in found for level in levels)
-    yield f"\nthe optimum is proven to {PROVEN:.1%} for {proven} of {len(found) * len(levels)} operators and levels"
+    proven = sum(row[f"{level}_unproven"] <= PROVEN for row in rows for level in levels)
+    yield f"\nthe optimum is proven to {PROVEN:.1%} for {proven} of {len(rows) * len(levels)} operators and levels"
     for level in levels:
-        over = np.array([row[f"{level}_search"] for row in found]) - 1
-        after = [row[f"{level}_after"] for row in found if row[f"{level}_after"]]
-        near = f"{(over <= NEAR).sum()} of {len(found)} operators within {NEAR:.0%} of the optimum (goal: all)"
-        soon = f"there after {np.median(after or [0]):.0f} measurements (median; at most {max(after, default=0)})"
-        yield f"search, {level}: {near}, median {np.median(over):+.2%}, worst {over.max():+.2%}; {soon}"
+        excess = np.array([row[f"{level}_search"] for row in rows]) - 1
+        steps = [row[f"{level}_after"] for row in rows if row[f"{level}_after"]]
+        near_text = f"{(excess <= NEAR).sum()} of {len(rows)} operators within {NEAR:.0%} of the optimum (goal: all)"
+        soon_text = f"there after {np.median(steps or [0]):.0f} measurements (median; at most {max(steps, default=0)})"
+        yield f"search, {level}: {near_text}, median {np.median(excess):+.2%}, worst {excess.max():+.2%}; {soon_text}"
 
 
 def random_operators(rng: np.random.Generator, machine: str, folder: Path) -> Iterator[tuple[Shape | Product, Operator]]:
     """Convolutions and (one in four) matrix products of usual sizes, at most 0.6 GMAC, of which some way fits; each once."""
     channels, features = (16, 24, 32, 48, 64, 72, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024), (256, 384, 512, 768, 1024, 2048, 3072)
-    sizes, seen = (7, 8, 13, 14, 17, 19, 26, 27, 28, 35, 38, 52, 55, 56, 75, 96, 112), set[Shape]()
+    sizes, drawn = (7, 8, 13, 14, 17, 19, 26, 27, 28, 35, 38, 52, 55, 56, 75, 96, 112), set[Shape]()
     while True:
         if rng.random() < 0.25:
             rows = int(rng.choice([1, 1, 32, 64, 128, 197, 384]))
@@ -103,9 +103,9 @@ def random_operators(rng: np.random.Generator, machine: str, folder: Path) -> It
             residual = k == 1 and s == 1 and bool(rng.random() < 0.2)
             c_in, c_out = int(rng.choice(channels)), int(rng.choice(channels))
             shape = Shape(c_in, c_out, size, size, (k, k), (s, s), pads=(k // 2,) * 4, residual=residual)
-        if shape not in seen and shape.c_in * shape.c_out * math.prod(shape.kernel) * math.prod(shape.out) <= 600e6:
-            seen.add(shape)
-            operator = Operator(network(str(saved(shape, folder)), machine))
+        if shape not in drawn and shape.c_in * shape.c_out * math.prod(shape.kernel) * math.prod(shape.out) <= 600e6:
+            drawn.add(shape)
+            operator = Operator(network(str(save_model(shape, folder)), machine))
             if len(operator.space.points):
                 yield shape, operator
 
@@ -117,12 +117,12 @@ def training_rows(
     raws, cycles, groups = [], [], []
     for shape, operator in operators:
         listed = operator.shortlist()
-        few = rng.permutation(listed)[: each * 3 // 4].tolist() + rng.integers(len(operator.bounds), size=each // 4).tolist()
-        chosen = [i for i in dict.fromkeys(few) if operator.measure(i)[0] < NEVER]
-        if chosen:
-            raws.append(operator.features(chosen))
-            cycles.append(np.stack([operator.measure(i) for i in chosen]))
-            groups += [str(shape)] * len(chosen)
+        candidates = rng.permutation(listed)[: each * 3 // 4].tolist() + rng.integers(len(operator.bounds), size=each // 4).tolist()
+        row_indices = [i for i in dict.fromkeys(candidates) if operator.measure(i)[0] < NEVER]
+        if row_indices:
+            raws.append(operator.features(row_indices))
+            cycles.append(np.stack([operator.measure(i) for i in row_indices]))
+            groups += [str(shape)] * len(row_indices)
         operator.rest()
     return np.concatenate(raws), np.concatenate(cycles), groups
 
@@ -131,14 +131,14 @@ def _hidden(features: NDArray[np.float32], stages: bool) -> NDArray[np.float32]:
     return features if stages else np.delete(features, STAGES, 1)
 
 
-def picked(machine: str, out: Path, cap: int, trained: int, each: int, held_out: int, seed: int) -> Iterator[Table | str]:
+def compare_picks(machine: str, out: Path, cap: int, trained: int, each: int, held_out: int, seed: int) -> Iterator[Table | str]:
     """Picks without a measurement, per held-out shape: how much slower than the optimum; and a line for each model."""
     folder = out.resolve() / "operators"
     stream = random_operators(np.random.default_rng([seed, 2]), machine, folder)
     operators = [next(stream) for _ in range(trained + held_out)]
     raw, cycles, groups = training_rows(operators[:trained], np.random.default_rng([seed, 1]), each)
-    levels, params, known = operators[0][1].levels, load_config(None).model, load_machine(machine)
-    conditions = {level: condition_of(known, DataType.float16, level) for level in levels}
+    levels, params, described = operators[0][1].levels, load_config(None).model, load_machine(machine)
+    conditions = {level: condition_of(described, DataType.float16, level) for level in levels}
     models: dict[bool, TrainedModel] = {
         stages: train_with_judge(
             BoostedTrees, TrainingRows.at_levels(_hidden(scale_features(raw), stages), cycles, groups, conditions), seed, params
@@ -154,38 +154,39 @@ def picked(machine: str, out: Path, cap: int, trained: int, each: int, held_out:
         optimum, listed = exhaustive(operator, cap), operator.shortlist()
         features = scale_features(operator.features(listed))
         row: Row = {"shape": str(shape), "ways": len(operator.bounds), "measured": optimum.measured}
-        for at, level in enumerate(levels):
+        for index, level in enumerate(levels):
             # the short list's first place at this level is the analytic estimate's own pick
-            expected = np.maximum(operator.bounds[listed, at], operator.space.estimate[listed])
+            expected = np.maximum(operator.bounds[listed, index], operator.space.estimate[listed])
             order = {"estimate": np.lexsort((operator.space.estimate[listed], expected))}
             for name, stages in (("plain", False), ("model", True)):
                 order[name] = np.argsort(
                     AtLevel(models[stages].load(BoostedTrees), conditions[level]).predict(_hidden(features, stages)), kind="stable"
                 )
             for name in PICKS:
-                fits = (int(operator.measure(listed[i])[at]) for i in order[name].tolist())
-                row[f"{level}_{name}"] = next(found for found in fits if found < NEVER) / int(optimum.cycles[at])
-            row[f"{level}_unproven"] = float(optimum.unproven[at])
+                fits = (int(operator.measure(listed[i])[index]) for i in order[name].tolist())
+                row[f"{level}_{name}"] = next(fit_cycles for fit_cycles in fits if fit_cycles < NEVER) / int(optimum.cycles[index])
+            row[f"{level}_unproven"] = float(optimum.unproven[index])
         operator.rest()
         rows.append(row)
     write_rows(out / "models.csv", rows)
     yield from show_models(rows, levels)
 
 
-def show_models(found: Sequence[Row], levels: Sequence[str]) -> Iterator[Table | str]:
-    by_pick = (f"{level} {name}={level}_{name}:-1+.1%" for level in levels for name in PICKS)
-    yield Table.of(found, "<held-out shape=shape", "ways", *by_pick)
+def show_models(rows: Sequence[Row], levels: Sequence[str]) -> Iterator[Table | str]:
+    columns = (f"{level} {name}={level}_{name}:-1+.1%" for level in levels for name in PICKS)
+    yield Table.from_rows(rows, "<held-out shape=shape", "ways", *columns)
     for level in levels:
-        over = {name: np.array([row[f"{level}_{name}"] for row in found]) - 1 for name in PICKS}
+        excess = {name: np.array([row[f"{level}_{name}"] for row in rows]) - 1 for name in PICKS}
         texts = [
-            f"{name} {np.median(mine):+.2%} (nine in ten within {np.quantile(mine, 0.9):+.1%}, worst {mine.max():+.1%})"
-            for name, mine in over.items()
+            f"{name} {np.median(pick_excess):+.2%} (nine in ten within {np.quantile(pick_excess, 0.9):+.1%}, "
+            f"worst {pick_excess.max():+.1%})"
+            for name, pick_excess in excess.items()
         ]
-        reached = goal(bool(np.median(over["model"]) <= MODEL_NEAR))
-        yield f"picked unmeasured, {level}, median over {len(found)} shapes: {'; '.join(texts)}; goal {MODEL_NEAR:.0%}: {reached}"
+        reached = goal(bool(np.median(excess["model"]) <= MODEL_NEAR))
+        yield f"picked unmeasured, {level}, median over {len(rows)} shapes: {'; '.join(texts)}; goal {MODEL_NEAR:.0%}: {reached}"
 
 
-def of_operators(
+def tiling_studies(
     study: Study,
     machine: OneMachine = "edge",
     cap: Annotated[int, typer.Option(help="Ways of one operator that are measured at most.")] = 2000,
@@ -194,15 +195,16 @@ def of_operators(
     held_out: Annotated[int, typer.Option(help="Other random shapes; 0 for none of this.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the random shapes.")] = 0,
 ) -> Study:
-    files = [saved(shape, study.out.resolve() / "operators") for shape in operators_of(named(study.networks), machine)]
+    files = [save_model(shape, study.out.resolve() / "operators") for shape in count_operators(network_list(study.networks), machine)]
     fitting = ",".join(str(path) for path in files if len(Operator(network(str(path), machine)).space.points))
-    models = partial(picked, machine, study.out, cap, trained, each, held_out, seed) if held_out else None
+    models = partial(compare_picks, machine, study.out, cap, trained, each, held_out, seed) if held_out else None
     return replace(
-        study, networks=fitting, machines=(machine,), rows=partial(rows_of, cap=cap), show=partial(show, models=models), given=(cap,)
+        study, networks=fitting, machines=(machine,), rows=partial(operator_rows, cap=cap), show=partial(show, models=models), inputs=(cap,)
     )
 
 
 STUDY = Study(
-    "tiling", {"search": Arm()}, partial(rows_of, cap=0), show, "light:resnet50,light:squeezenet,made:bert_base", candidates=128, seeds=1,
-    options=of_operators,
+    "tiling", {"search": Arm()}, partial(operator_rows, cap=0), show, "light:resnet50,light:squeezenet,made:bert_base", candidates=128,
+    seeds=1,
+    options=tiling_studies,
 )  # fmt: skip

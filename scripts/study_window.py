@@ -51,7 +51,7 @@ class Programs:
         self.target_graph, self.compiler = target_graph, Compiler(target_graph)
         self.timers = Timers(self.compiler, target_graph.machine)
 
-    def whole(self, segments: Sequence[SegmentPlan]) -> tuple[Cycles, list[int]] | None:
+    def time_program(self, segments: Sequence[SegmentPlan]) -> tuple[Cycles, list[int]] | None:
         """Cycles of the program per level, and the peak of L1 in bytes per segment; None where a segment does not fit."""
         parts = self.compiler.parts(plan_of(self.target_graph, list(segments)))
         if isinstance(parts, Infeasible):
@@ -61,7 +61,7 @@ class Programs:
             peaks[part.segment] = max(peaks[part.segment], part.lowered.peak_bytes["L1"])
         return self._cycles(parts), peaks
 
-    def alone(self, segment: SegmentPlan, start: int) -> Cycles | None:
+    def time_segment(self, segment: SegmentPlan, start: int) -> Cycles | None:
         """Cycles of one segment per level; None where it does not fit."""
         parts = self.compiler.alone(segment, start)
         return None if isinstance(parts, Infeasible) else self._cycles(parts)
@@ -70,61 +70,61 @@ class Programs:
         return {level: times.cycles for level, times in self.timers.times(list(parts), tuple(self.target_graph.machine.contention)).items()}
 
 
-def planned(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan]:
+def window_plans(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan]:
     """The segment as its gene has it, in sequence, by the formula, without a limit, and with the window that is fastest at a level."""
     target_graph = programs.target_graph
-    own = decode(target_graph, gene)
-    assert own is not None
-    sequence = decode(target_graph, gene._replace(window=1, sliding=False)) or own
+    gene_plan = decode(target_graph, gene)
+    assert gene_plan is not None
+    sequence = decode(target_graph, gene._replace(window=1, sliding=False)) or gene_plan
     if gene.stop - gene.start == 1:
-        return dict.fromkeys(("own", "sequence", "formula", "unlimited", "fastest"), own)
+        return dict.fromkeys(("own", "sequence", "formula", "unlimited", "fastest"), gene_plan)
     choices = [decode(target_graph, gene._replace(window=window, sliding=True)) for window in WINDOWS]
-    measured = [(plan, programs.alone(plan, gene.start)) for plan in (sequence, own, *choices) if plan is not None]
+    measured = [(plan, programs.time_segment(plan, gene.start)) for plan in (sequence, gene_plan, *choices) if plan is not None]
     fits = [(plan, cycles) for plan, cycles in measured if cycles is not None]
-    there = [plan for plan, _ in fits]
+    fitting = [plan for plan, _ in fits]
     formula, unlimited = (choices[WINDOWS.index(window)] for window in (FORMULA, ALL))
-    by_formula = formula if formula in there else sequence
+    formula_plan = formula if formula in fitting else sequence
     fastest = min(fits, key=lambda item: item[1][level])[0]
-    without = unlimited if unlimited in there else by_formula
-    return {"own": own, "sequence": sequence, "formula": by_formula, "unlimited": without, "fastest": fastest}
+    unlimited_plan = unlimited if unlimited in fitting else formula_plan
+    return {"own": gene_plan, "sequence": sequence, "formula": formula_plan, "unlimited": unlimited_plan, "fastest": fastest}
 
 
 def rows(pair: Pair) -> Iterator[Row]:
     """A row per level."""
-    search, target_graph = pair.found["windows"], pair.found["windows"].target_graph
-    here, roomy = Programs(target_graph), Programs(replace(target_graph, machine=with_l1(target_graph.machine, LARGE_L1_BYTES)))
+    search, target_graph = pair.results["windows"], pair.results["windows"].target_graph
+    programs, roomy = Programs(target_graph), Programs(replace(target_graph, machine=with_l1(target_graph.machine, LARGE_L1_BYTES)))
     for level, best in zip(search.levels, search.best, strict=True):
         # whether there is anything to schedule: several operators, several blocks or images
         sliding = [gene.stop - gene.start > 1 and gene.blocks * target_graph.storages[0].n > 1 for gene in best.genome]
-        plans = [planned(here, gene, level) for gene in best.genome]
+        plans = [window_plans(programs, gene, level) for gene in best.genome]
         greedy = [
             plan["formula"].model_copy(update={"window": "all", "sliding": True}) if slide else plan["formula"]
             for plan, slide in zip(plans, sliding, strict=True)
         ]
-        tried = {kind: here.whole([plan[kind] for plan in plans]) for kind in plans[0]}
-        tried |= {"greedy": roomy.whole(greedy), "roomy": roomy.whole([plan["formula"] for plan in plans])}
+        timings = {kind: programs.time_program([plan[kind] for plan in plans]) for kind in plans[0]}
+        timings |= {"greedy": roomy.time_program(greedy), "roomy": roomy.time_program([plan["formula"] for plan in plans])}
         # `fastest` alone may not fit beside its neighbours
-        found = {kind: result for kind, result in tried.items() if result is not None}
-        cycles = {kind: result[0][level] for kind, result in found.items()}
-        searched = min((kind for kind in found if kind not in ("greedy", "roomy")), key=lambda kind: cycles[kind])
-        found["searched"], cycles["searched"] = found[searched], cycles[searched]
-        ratios = [wide / narrow for wide, narrow, slide in zip(found["greedy"][1], found["formula"][1], sliding, strict=True) if slide]
+        fitting = {kind: result for kind, result in timings.items() if result is not None}
+        cycles = {kind: result[0][level] for kind, result in fitting.items()}
+        searched = min((kind for kind in fitting if kind not in ("greedy", "roomy")), key=lambda kind: cycles[kind])
+        fitting["searched"], cycles["searched"] = fitting[searched], cycles[searched]
+        ratios = [wide / narrow for wide, narrow, slide in zip(fitting["greedy"][1], fitting["formula"][1], sliding, strict=True) if slide]
         yield {
             "level": level, "segments": len(plans), "sliding_segments": sum(sliding),
             "unlimited_segments": sum(plan["unlimited"].window == "all" and slide for plan, slide in zip(plans, sliding, strict=True)),
             **{f"{kind}_cycles": cycles[kind] for kind in ("sequence", "own", *GAINS, "roomy")},
-            **{f"{kind}_peak_l1_bytes": max(found[kind][1]) for kind in GAINS},
+            **{f"{kind}_peak_l1_bytes": max(fitting[kind][1]) for kind in GAINS},
             **{kind: cycles["sequence"] / cycles[kind] for kind in GAINS},
-            "without_cycles": pair.found["without"].cycles[level], "search": pair.found["without"].cycles[level] / cycles["searched"],
+            "without_cycles": pair.results["without"].cycles[level], "search": pair.results["without"].cycles[level] / cycles["searched"],
             "greedy_over_formula_bytes": max(ratios, default=1.0), "candidates": pair.candidates,
         }  # fmt: skip
 
 
-def show(found: Sequence[Row]) -> Iterator[Table | str]:
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
     """Table, geometric means, goals."""
-    table, gains = medians(found, *CELL), (*GAINS, "search")
+    table, gains = medians(rows, *CELL), (*GAINS, "search")
     fits = [row | {"fits": f"{row['unlimited_segments']} of {row['sliding_segments']}"} for row in table]
-    yield Table.of(
+    yield Table.from_rows(
         fits, "<network", "<level", "sequence=sequence_cycles", *(f"{kind}:.3fx" for kind in gains),
         *(f"{kind} B={kind}_peak_l1_bytes" for kind in GAINS), "most, x=greedy_over_formula_bytes:.2f", "unlimited fits=fits",
     )  # fmt: skip
@@ -136,16 +136,16 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
         ("own", "unlimited"): "nor the search's own program",
         ("roomy", "greedy"): "formula never slower than greedy, both in a large L1",
     }
-    for (one, other), text in goals.items():
-        slower = {
-            key: sum(row[f"{one}_cycles"] > row[f"{other}_cycles"] for row in mine)
-            for key, mine in groups(found, "network", "level").items()
+    for (first_kind, second_kind), text in goals.items():
+        slower_counts = {
+            key: sum(row[f"{first_kind}_cycles"] > row[f"{second_kind}_cycles"] for row in group)
+            for key, group in groups(rows, "network", "level").items()
         }
-        missed = [f"{name} {level} ({count})" for (name, level), count in slower.items() if count]
-        yield f"{text}: {'reached' if not missed else 'not reached, seeds: ' + ', '.join(missed)}"
-    most = max(row["greedy_over_formula_bytes"] for row in table)
-    reached = "reached" if most >= FEWER_BYTES else "not reached"
-    yield f"a peak lower than greedy's by {FEWER_BYTES:g} or more somewhere: {reached} ({most:.2f})"
+        failures = [f"{name} {level} ({count})" for (name, level), count in slower_counts.items() if count]
+        yield f"{text}: {'reached' if not failures else 'not reached, seeds: ' + ', '.join(failures)}"
+    largest = max(row["greedy_over_formula_bytes"] for row in table)
+    reached = "reached" if largest >= FEWER_BYTES else "not reached"
+    yield f"a peak lower than greedy's by {FEWER_BYTES:g} or more somewhere: {reached} ({largest:.2f})"
 
 
 ONE_CORE = "use.cores=false"

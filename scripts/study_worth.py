@@ -35,7 +35,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.target.target_graph import TargetGraph
 from scripts.studies import Arm, Pair, Row, Study, Table, geometric, groups
-from scripts.traffic import blocks_of, moved_bytes, needed_constants, transfers
+from scripts.traffic import accessed_blocks, moved_bytes, needed_constants, transfers
 from simulator.npu import isa
 from simulator.npu.cycles import port_units
 from simulator.npu.isa import Op
@@ -65,27 +65,27 @@ class Stream:
         """Row, whether it stores, kind and name of the buffer, range: of every transfer of DDR."""
         buffers = sorted((b for b in self.program.memory.buffers if b.size_blocks), key=lambda b: b.offset_blocks)
         firsts = np.array([b.offset_blocks for b in buffers])
-        found = []
+        moves = []
         for row, store, span in transfers(self.code):
             buffer = buffers[int(np.searchsorted(firsts, span[0], "right")) - 1]
-            found.append((row, store, buffer.kind, buffer.name, span))
-        return found
+            moves.append((row, store, buffer.kind, buffer.name, span))
+        return moves
 
     def rows(self, kind: str) -> NDArray[np.int64]:
         """Of the transfers of buffers of a kind."""
-        return np.array([row for row, _, of, _, _ in self.moves if of == kind], np.int64)
+        return np.array([row for row, _, move_kind, _, _ in self.moves if move_kind == kind], np.int64)
 
     @cached_property
     def loaded_again(self) -> NDArray[np.int64]:
         """Rows of loads of constants whose blocks were loaded before."""
-        seen, found = np.zeros(self.program.memory.size_blocks, bool), []
+        loaded_blocks, repeated = np.zeros(self.program.memory.size_blocks, bool), []
         for row, _, kind, _, span in self.moves:
             if kind == "constant":
-                blocks = blocks_of(span)
-                if seen[blocks].all():
-                    found.append(row)
-                seen[blocks] = True
-        return np.array(found, np.int64)
+                blocks = accessed_blocks(span)
+                if loaded_blocks[blocks].all():
+                    repeated.append(row)
+                loaded_blocks[blocks] = True
+        return np.array(repeated, np.int64)
 
     def of(self, *ops: Op) -> Mask:
         return np.isin(self.code[:, isa.OP], ops)
@@ -96,7 +96,7 @@ class Stream:
         return self.of(Op.IM2COL, Op.FRACTAL) | (self.of(Op.COPY) & (self.code[:, isa.ENGINE] == Engine.MTE1))
 
 
-def shrunk(code: Code, rows: NDArray[Any], share: float | NDArray[np.float64], columns: Sequence[int], least: int = 1) -> None:
+def shrink(code: Code, rows: NDArray[Any], share: float | NDArray[np.float64], columns: Sequence[int], least: int = 1) -> None:
     """Scale parameters of some rows, to no less than `least`."""
     for column in columns:
         code[rows, column] = np.maximum(least, np.ceil(code[rows, column] * share - 1e-9).astype(np.int64))
@@ -111,18 +111,18 @@ def _hardly(code: Code, rows: NDArray[Any]) -> None:
 def zeros(s: Stream, code: Code) -> None:
     sizes = {b.name: b.size_blocks * BLOCK_BYTES for b in s.program.memory.buffers}
     share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(s.target_graph).items()}
-    at = [(row, share[name]) for row, _, kind, name, _ in s.moves if kind == "constant" and name in share]
-    rows, shares = np.array([row for row, _ in at], np.int64), np.array([part for _, part in at])
-    whole = code[rows, isa.C_LENGTH] * code[rows, isa.C_COUNT] * code[rows, isa.C_COUNT2]
-    code[rows, isa.C_LENGTH] = np.maximum(1, np.ceil(whole * shares - 1e-9))
+    rows_and_shares = [(row, share[name]) for row, _, kind, name, _ in s.moves if kind == "constant" and name in share]
+    rows, shares = np.array([row for row, _ in rows_and_shares], np.int64), np.array([part for _, part in rows_and_shares])
+    total_length = code[rows, isa.C_LENGTH] * code[rows, isa.C_COUNT] * code[rows, isa.C_COUNT2]
+    code[rows, isa.C_LENGTH] = np.maximum(1, np.ceil(total_length * shares - 1e-9))
     code[rows, isa.C_COUNT] = code[rows, isa.C_COUNT2] = 1
 
 
 def blocks(s: Stream, code: Code) -> None:
     share = np.array([_filled(s.target_graph, spec) for spec in s.target_graph.operators])[s.operator]
     sparse = share < 1
-    shrunk(code, (rows := np.flatnonzero(s.of(Op.MMAD) & sparse)), share[rows], [isa.M_K])
-    shrunk(code, (rows := np.flatnonzero(s.feeds & s.of(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
+    shrink(code, (rows := np.flatnonzero(s.of(Op.MMAD) & sparse)), share[rows], [isa.M_K])
+    shrink(code, (rows := np.flatnonzero(s.feeds & s.of(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
 
 
 def _filled(target_graph: TargetGraph, spec: Any) -> float:
@@ -131,13 +131,13 @@ def _filled(target_graph: TargetGraph, spec: Any) -> float:
         return 1.0
     conv, x, y = spec.operator, target_graph.layout.placements[spec.operator.x], target_graph.layout.placements[spec.operator.y]
     out = np.asarray(y.lanes) // spec.fractal.columns
-    into = np.asarray(x.lanes) // spec.fractal.lanes
+    channels = np.asarray(x.lanes) // spec.fractal.lanes
     per_group, c_in = len(out) // conv.groups, conv.weights.shape[1]
     pairs = {
         (int(n), int(c))
         for g in range(conv.groups)
         for n in np.unique(out[g * per_group : (g + 1) * per_group])
-        for c in np.unique(into[g * c_in : (g + 1) * c_in])
+        for c in np.unique(channels[g * c_in : (g + 1) * c_in])
     }
     return len(pairs) / (spec.groups * spec.n1 * spec.c1)
 
@@ -155,8 +155,8 @@ def depthwise(s: Stream, code: Code) -> None:
             keep[spec.index] = vector / (vector + cube)
     share = keep[s.operator]
     split = share < 1
-    shrunk(code, (rows := np.flatnonzero(s.of(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
-    shrunk(code, (rows := np.flatnonzero(s.of(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
+    shrink(code, (rows := np.flatnonzero(s.of(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
+    shrink(code, (rows := np.flatnonzero(s.of(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
 
 
 def _depthwise(operator: Any) -> bool:
@@ -167,7 +167,7 @@ def spills(s: Stream, code: Code) -> None:
     _hardly(code, s.rows("scratch"))
 
 
-def again(s: Stream, code: Code) -> None:
+def simulate_again(s: Stream, code: Code) -> None:
     _hardly(code, s.loaded_again)
 
 
@@ -179,20 +179,20 @@ def weights(s: Stream, code: Code) -> None:
 def fed(s: Stream, code: Code) -> None:
     """Neither MTE1 nor FIXPIPE takes time: for `interleaved`, which holds the rest against what they do."""
     _hardly(code, np.flatnonzero(s.feeds & s.of(Op.COPY)))
-    shrunk(code, np.flatnonzero(s.of(Op.IM2COL)), 0, [isa.I_K])
-    shrunk(code, np.flatnonzero(s.of(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
-    shrunk(code, np.flatnonzero(s.of(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
+    shrink(code, np.flatnonzero(s.of(Op.IM2COL)), 0, [isa.I_K])
+    shrink(code, np.flatnonzero(s.of(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
+    shrink(code, np.flatnonzero(s.of(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
 
 
 def vector(s: Stream, code: Code) -> None:
-    shrunk(code, np.flatnonzero(s.code[:, isa.OP] >= isa.FIRST_VECTOR_OP), 0, [isa.V_REPEATS])
+    shrink(code, np.flatnonzero(s.code[:, isa.OP] >= isa.FIRST_VECTOR_OP), 0, [isa.V_REPEATS])
 
 
 Change = Callable[[Stream, Code], None]
 DIRECT: dict[str, tuple[Change, ...]] = {
-    "zeros": (zeros,), "blocks": (blocks,), "depthwise": (depthwise,), "spills": (spills,), "again": (again,), "vector": (vector,),
+    "zeros": (zeros,), "blocks": (blocks,), "depthwise": (depthwise,), "spills": (spills,), "again": (simulate_again,), "vector": (vector,),
 }  # fmt: skip
-EVERY = (zeros, blocks, depthwise, spills, again, vector)
+EVERY = (zeros, blocks, depthwise, spills, simulate_again, vector)
 
 
 class Champion:
@@ -215,49 +215,49 @@ class Champion:
     def cycles(self, *changes: Change) -> int:
         return self.timed(*changes).cycles
 
-    def ahead(self, *changes: Change) -> int:
+    def fetch_early(self, *changes: Change) -> int:
         """Weights cost no time but DDR's: the longer of the run without them and of all its bytes."""
         timing = self.timed(*changes)
         return min(timing.cycles, max(self.cycles(*changes, weights), math.ceil(timing.bus_units / SHARE_UNIT / self.port)))
 
     def interleaved(self, *changes: Change) -> int:
-        busy = self.timed(*changes).busy_cycles.max(0)
-        return min(self.cycles(*changes), max(self.cycles(*changes, fed), int(busy[Engine.MTE1]), int(busy[Engine.FIXPIPE])))
+        busy_cycles = self.timed(*changes).busy_cycles.max(0)
+        return min(self.cycles(*changes), max(self.cycles(*changes, fed), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE])))
 
-    def everything(self) -> int:
+    def all_ideal(self) -> int:
         """All at once: what holds of both of the above holds of their maximum."""
         timing = self.timed(*EVERY)
-        busy = timing.busy_cycles.max(0)
-        floors = (math.ceil(timing.bus_units / SHARE_UNIT / self.port), int(busy[Engine.MTE1]), int(busy[Engine.FIXPIPE]))
+        busy_cycles = timing.busy_cycles.max(0)
+        floors = (math.ceil(timing.bus_units / SHARE_UNIT / self.port), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE]))
         return min(timing.cycles, max(self.cycles(*EVERY, weights, fed), *floors))
 
 
 COLUMNS = ("zeros", "blocks", "depthwise", "spills", "again", "ahead", "interleaved", "vector", "all")
 
 
-def rows_of(pair: Pair) -> Iterator[Row]:
+def ideal_rows(pair: Pair) -> Iterator[Row]:
     """One row per level."""
-    found = pair.found["search"]
+    result = pair.results["search"]
     for level in pair.levels:
-        program = Compiler(found.target_graph).compile(found.plan(level))
+        program = Compiler(result.target_graph).compile(result.plan(level))
         assert not isinstance(program, Infeasible), program
-        champion = Champion(found.target_graph, program, level)
+        champion = Champion(result.target_graph, program, level)
         timing = champion.timed()
-        after = {name: champion.cycles(*changes) for name, changes in DIRECT.items()}
-        after |= {"ahead": champion.ahead(), "interleaved": champion.interleaved(), "all": champion.everything()}
+        changed_cycles = {name: champion.cycles(*changes) for name, changes in DIRECT.items()}
+        changed_cycles |= {"ahead": champion.fetch_early(), "interleaved": champion.interleaved(), "all": champion.all_ideal()}
         row: Row = {"level": level, "cycles": timing.cycles, "stream_bytes": program.instructions * isa.WORDS * 4}
-        yield row | {"ddr_bytes": moved_bytes(timing)} | {name: after[name] for name in COLUMNS}
+        yield row | {"ddr_bytes": moved_bytes(timing)} | {name: changed_cycles[name] for name in COLUMNS}
 
 
 def show(rows: Sequence[Row]) -> Iterator[Table | str]:
-    for (level,), mine in groups(rows, "level").items():
+    for (level,), level_rows in groups(rows, "level").items():
         yield f"\nat {level}: saved, at most"
         saved = [
             row | {name: 1 - row[name] / row["cycles"] for name in COLUMNS} | {"stream": row["stream_bytes"] / row["ddr_bytes"]}
-            for row in mine
+            for row in level_rows
         ]
-        yield Table.of(saved, "<network", "<machine", "cycles", *(f"{name}:.0%" for name in (*COLUMNS, "stream")))
-        yield f"all, geometric mean: {geometric([row['all'] / row['cycles'] for row in mine]):.2f} of the cycles"
+        yield Table.from_rows(saved, "<network", "<machine", "cycles", *(f"{name}:.0%" for name in (*COLUMNS, "stream")))
+        yield f"all, geometric mean: {geometric([row['all'] / row['cycles'] for row in level_rows]):.2f} of the cycles"
 
 
-STUDY = Study("worth", {"search": Arm()}, rows_of, show, networks=NETWORKS, candidates=96, seeds=1)
+STUDY = Study("worth", {"search": Arm()}, ideal_rows, show, networks=NETWORKS, candidates=96, seeds=1)

@@ -94,13 +94,13 @@ def resize_and_concat() -> bytes:
     """An encoder and a decoder with skips: bilinear and nearest resizing, concatenations of several scales, a transposed convolution."""
     w = Writer(7)
     image = w.input(1, 48, 64, 3)
-    one = w.conv(image, 16, (3, 3), (2, 2))
-    two = w.conv(one, 24, (3, 3), (2, 2))
+    half = w.conv(image, 16, (3, 3), (2, 2))
+    two = w.conv(half, 24, (3, 3), (2, 2))
     three = w.conv(w.pool(two, "MAX", (2, 2), (2, 2)), 32, (3, 3), dilation=(2, 2))
-    up = w.concat([w.resize(three, "NEAREST_NEIGHBOR", two.shape[1:3]), two])  # of one scale
-    up = w.resize(w.conv(up, 24, (3, 3)), "BILINEAR", one.shape[1:3], halfPixelCenters=True)
-    up = w.conv(w.concat([w.quantize(up, 0.04), w.quantize(one, 0.04)]), 16, (3, 3))
-    return w.finish(w.transpose_conv(up, 8, (3, 3), (2, 2)))
+    upsampled = w.concat([w.resize(three, "NEAREST_NEIGHBOR", two.shape[1:3]), two])  # of one scale
+    upsampled = w.resize(w.conv(upsampled, 24, (3, 3)), "BILINEAR", half.shape[1:3], halfPixelCenters=True)
+    upsampled = w.conv(w.concat([w.quantize(upsampled, 0.04), w.quantize(half, 0.04)]), 16, (3, 3))
+    return w.finish(w.transpose_conv(upsampled, 8, (3, 3), (2, 2)))
 
 
 def table_activations() -> bytes:

@@ -20,28 +20,28 @@ def network(layers, x):
     """The network on a tensor [1, h, w, c]."""
     rng = np.random.default_rng(0)
 
-    def drawn(*shape):
+    def random_weights(*shape):
         return tf.constant(rng.normal(0, (2 / np.prod(shape[:-1])) ** 0.5, shape).astype(np.float32))
 
-    known = {"": x}
+    tensors = {"": x}
     for layer in layers:
-        values = [known[name] for name in layer["inputs"]]
+        values = [tensors[name] for name in layer["inputs"]]
         x, kind = values[0], layer["kind"]
         if kind == "conv":
             if layer["groups"] == 1:
-                y = tf.nn.conv2d(x, drawn(*layer["kernel"], x.shape[-1], layer["channels"]), layer["stride"], layer["padding"])
+                y = tf.nn.conv2d(x, random_weights(*layer["kernel"], x.shape[-1], layer["channels"]), layer["stride"], layer["padding"])
             else:
-                y = tf.nn.depthwise_conv2d(x, drawn(*layer["kernel"], x.shape[-1], 1), [1, *layer["stride"], 1], layer["padding"])
+                y = tf.nn.depthwise_conv2d(x, random_weights(*layer["kernel"], x.shape[-1], 1), [1, *layer["stride"], 1], layer["padding"])
             y = tf.nn.bias_add(y, tf.constant(rng.normal(0, 0.1, layer["channels"]).astype(np.float32)))
         elif kind == "dense":
-            y = tf.matmul(tf.reshape(x, [1, -1]), drawn(int(np.prod(x.shape)), layer["channels"]))
+            y = tf.matmul(tf.reshape(x, [1, -1]), random_weights(int(np.prod(x.shape)), layer["channels"]))
         elif kind == "max_pool":
             y = tf.nn.max_pool2d(x, layer["kernel"], layer["stride"], layer["padding"])
         elif kind in ("concat", "add"):
             y = tf.concat(values, -1) if kind == "concat" else tf.add(*values)
         else:
             y = {"relu": tf.nn.relu, "relu6": tf.nn.relu6, "mean": _mean, "softmax": tf.nn.softmax}[kind](x)
-        known[layer["output"]] = y
+        tensors[layer["output"]] = y
     return y
 
 
@@ -58,6 +58,6 @@ def tflite(layers, shape):
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
-    given = json.load(file)
+    description = json.load(file)
 with open(sys.argv[2], "wb") as out:
-    out.write(tflite(given["layers"], given["input"]))
+    out.write(tflite(description["layers"], description["input"]))

@@ -99,8 +99,8 @@ class Writer:
         fan = rows * columns * (1 if depthwise else inputs)
         size = _sizes(x, kernel, stride, dilation, padding)
         output = self._result((x.shape[0], *size, outputs), activation, scale)
-        spread = 1.2 * (2 / fan) ** 0.5
-        kernel_tensor, scales = self._kernel(shape, (spread / 40 * self.rng.uniform(0.5, 1.5, outputs)).tolist(), 3 if depthwise else 0)
+        limit = 1.2 * (2 / fan) ** 0.5
+        kernel_tensor, scales = self._kernel(shape, (limit / 40 * self.rng.uniform(0.5, 1.5, outputs)).tolist(), 3 if depthwise else 0)
         bias = self._bias(outputs, x, scales)
         fields = {"strideH": stride[0], "strideW": stride[1], "padding": int(padding == "VALID")}
         fields |= {"dilationHFactor": dilation[0], "dilationWFactor": dilation[1]}
@@ -199,7 +199,7 @@ class Writer:
 
     def pad(self, x: Tensor, pads: tuple[tuple[int, int], ...]) -> Tensor:
         """Zeros around rows and columns."""
-        shape = tuple(size + before + after for size, (before, after) in zip(x.shape, pads, strict=True))
+        shape = tuple(size + leading + trailing for size, (leading, trailing) in zip(x.shape, pads, strict=True))
         return self.operator("PAD", [x, self.constant(np.array(pads, np.int32))], self.tensor(shape, x.scale, x.zero), "PadOptions")
 
     def finish(self, *outputs: Tensor) -> bytes:
@@ -220,12 +220,12 @@ class Writer:
 
     def _kernel(self, shape: tuple[int, ...], scales: list[float], axis: int) -> tuple[Tensor, list[float]]:
         """Weights and the scales of their channels; of 8 bits without sign they have one scale and a zero point."""
-        drawn = np.clip(np.rint(self.rng.normal(0, 40, shape)), -127, 127)
+        weights = np.clip(np.rint(self.rng.normal(0, 40, shape)), -127, 127)
         if self.dtype == "uint8":
-            return self.constant((drawn + 128).astype(np.uint8), scales[:1], 0, [int(self.rng.integers(120, 136))]), scales[:1] * len(
+            return self.constant((weights + 128).astype(np.uint8), scales[:1], 0, [int(self.rng.integers(120, 136))]), scales[:1] * len(
                 scales
             )
-        return self.constant(drawn.astype(np.int8), scales, axis), scales
+        return self.constant(weights.astype(np.int8), scales, axis), scales
 
     def _bias(self, channels: int, x: Tensor, scales: list[float]) -> Tensor:
         real = self.rng.normal(0, 0.3, channels)

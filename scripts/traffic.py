@@ -57,16 +57,16 @@ def transfers(code: Code) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
     out = np.zeros((MAX_RANGES, 8), np.int64)
     rows = np.flatnonzero((code[:, isa.OP] == Op.COPY) & ((code[:, isa.SRC] == Memory.DDR) | (code[:, isa.DST] == Memory.DDR)))
     for row in rows.tolist():
-        for at in range(accesses(code, row, out)):
-            if out[at, 0] == Memory.DDR:
-                yield row, bool(out[at, 1]), tuple(out[at, 2:].tolist())
+        for access in range(accesses(code, row, out)):
+            if out[access, 0] == Memory.DDR:
+                yield row, bool(out[access, 1]), tuple(out[access, 2:].tolist())
 
 
-def blocks_of(span: tuple[int, ...]) -> NDArray[np.int64]:
+def accessed_blocks(span: tuple[int, ...]) -> NDArray[np.int64]:
     """Blocks of a range."""
-    first, length, count, stride, groups, apart = span
+    first, length, count, stride, groups, group_stride = span
     inner = np.arange(count)[:, None] * stride + np.arange(length)
-    return (first + np.arange(groups)[:, None, None] * apart + inner).reshape(-1)
+    return (first + np.arange(groups)[:, None, None] * group_stride + inner).reshape(-1)
 
 
 def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -74,7 +74,7 @@ def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     loads, stores = np.zeros((2, program.memory.size_blocks), np.int64)
     for code in program.streams:
         for _, store, span in transfers(code):
-            np.add.at(stores if store else loads, blocks_of(span), 1)
+            np.add.at(stores if store else loads, accessed_blocks(span), 1)
     return loads, stores
 
 
@@ -82,39 +82,39 @@ def traffic(target_graph: TargetGraph, program: Program) -> Traffic:
     """unit: what the program is of, in any order of its operators."""
     loads, stores = touched(program)
     logical = needed_constants(target_graph)
-    found = dict.fromkeys((field.name for field in fields(Traffic)), 0)
+    totals = dict.fromkeys((field.name for field in fields(Traffic)), 0)
     for buffer in program.memory.buffers:
-        of = slice(buffer.offset_blocks, buffer.offset_blocks + buffer.size_blocks)
-        moved = int(loads[of].sum() + stores[of].sum()) * BLOCK_BYTES
-        unique = int(np.count_nonzero(loads[of]) + np.count_nonzero(stores[of])) * BLOCK_BYTES
+        region = slice(buffer.offset_blocks, buffer.offset_blocks + buffer.size_blocks)
+        moved = int(loads[region].sum() + stores[region].sum()) * BLOCK_BYTES
+        unique = int(np.count_nonzero(loads[region]) + np.count_nonzero(stores[region])) * BLOCK_BYTES
         if buffer.kind == "scratch":
-            found["spills"] += moved
+            totals["spills"] += moved
         elif buffer.kind == "constant":
             needed = min(unique, logical.get(buffer.name, unique))
-            found["once"] += needed
-            found["zeros"] += unique - needed
-            found["weights_again"] += moved - unique
+            totals["once"] += needed
+            totals["zeros"] += unique - needed
+            totals["weights_again"] += moved - unique
         else:  # an output that operators of the model read as well is stored once and loaded again
-            first = int(np.count_nonzero(loads[of] if buffer.kind == "input" else stores[of])) * BLOCK_BYTES
+            first = int(np.count_nonzero(loads[region] if buffer.kind == "input" else stores[region])) * BLOCK_BYTES
             needed = min(first, _values(target_graph, buffer))
-            found["once"] += needed
-            found["lanes"] += first - needed
-            found["tensors_again"] += moved - first
-    return Traffic(**found)
+            totals["once"] += needed
+            totals["lanes"] += first - needed
+            totals["tensors_again"] += moved - first
+    return Traffic(**totals)
 
 
 def needed_constants(target_graph: TargetGraph) -> dict[str, int]:
     """Bytes of the weights and biases of products, by the names of their buffers: in the types in which they lie, without what fills up."""
-    found = {}
+    constants = {}
     for spec in target_graph.operators:
         operator: Any = spec.operator
         if getattr(operator, "weights", None) is not None:
             item, sums = target_graph.type_of(spec.reads[0]).size_bytes, DataType.float32.size_bytes
-            found[f"{operator.name}/weights"] = math.prod(operator.weights.shape) * item
-            found[f"{operator.name}/bias"] = len(operator.bias) * sums
+            constants[f"{operator.name}/weights"] = math.prod(operator.weights.shape) * item
+            constants[f"{operator.name}/bias"] = len(operator.bias) * sums
             if getattr(spec, "expansion", None) is not None:
-                found[f"{operator.name}/masks"] = 0
-    return found
+                constants[f"{operator.name}/masks"] = 0
+    return constants
 
 
 def _values(target_graph: TargetGraph, buffer: DdrBuffer) -> int:

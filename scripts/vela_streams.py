@@ -93,7 +93,7 @@ def compile_model(model: bytes, compiler: str, folder: Path, accelerator: str = 
 def _silent() -> Iterator[None]:
     """Nothing is printed, not by a library of C++ either."""
     sys.stdout.flush()
-    kept = os.dup(1), os.dup(2)
+    saved_streams = os.dup(1), os.dup(2)
     sink = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(sink, 1)
@@ -101,7 +101,7 @@ def _silent() -> Iterator[None]:
         yield
     finally:
         sys.stdout.flush()
-        for number, copy in enumerate(kept, 1):
+        for number, copy in enumerate(saved_streams, 1):
             os.dup2(copy, number)
             os.close(copy)
         os.close(sink)

@@ -77,11 +77,11 @@ def main(
         for i, cell in enumerate(cells):
             sys.stderr.write(f"[{i + 1}/{len(cells)}] {' '.join(cell)} ... ")
             sys.stderr.flush()
-            at = time.perf_counter()
-            found = verify(cell, Path(folder), plans, candidates, seed)
-            rows += found
-            faults = [fault for row in found for fault in row["faults"]]
-            sys.stderr.write(f"{'ok' if not faults else f'FAILED: {faults[0]}'} ({time.perf_counter() - at:.1f} s)\n")
+            begin_s = time.perf_counter()
+            results = verify(cell, Path(folder), plans, candidates, seed)
+            rows += results
+            faults = [fault for row in results for fault in row["faults"]]
+            sys.stderr.write(f"{'ok' if not faults else f'FAILED: {faults[0]}'} ({time.perf_counter() - begin_s:.1f} s)\n")
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
@@ -105,14 +105,14 @@ def show(rows: list[dict[str, Any]], quantised: bool) -> None:
     )  # fmt: skip
     cells: list[tuple[Any, ...]] = []
     for row in rows:
-        where = (row["network"].partition(MARK)[0].removeprefix(PREFIX), row["machine"], row["dtype"], row["level"])
+        cell = (row["network"].partition(MARK)[0].removeprefix(PREFIX), row["machine"], row["dtype"], row["level"])
         if "cycles" not in row:
-            cells.append((*where, *[""] * (len(columns) - 5), row["faults"][0]))
+            cells.append((*cell, *[""] * (len(columns) - 5), row["faults"][0]))
             continue
         low, high = row["path_cycles"]
         cells.append(
             (
-                *where, row["plans"], row["cycles"], f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}",
+                *cell, row["plans"], row["cycles"], f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}",
                 "" if row["rounding_rel_error"] is None else f"{row['rounding_rel_error']:.1e}", f"{row['mac_share']:.1%}",
                 *(_exactness(row) if quantised else ()), row["faults"][0] if row["faults"] else "ok",
             )
@@ -130,13 +130,13 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
     """A row per level; one row that says why where the cell does not compile."""
     from simulator.npu.errors import TilefarmError
 
-    where = {"network": cell.network, "machine": cell.machine, "dtype": cell.dtype}
+    cell_columns = {"network": cell.network, "machine": cell.machine, "dtype": cell.dtype}
     out = folder / "out.onnx"
     try:
         common, faults = compile_cell(cell, out, runs, candidates, seed)
     except TilefarmError as error:
-        return [{**where, "level": "", "faults": [f"compile: {error}"]}]
-    done = subprocess.run(
+        return [{**cell_columns, "level": "", "faults": [f"compile: {error}"]}]
+    process = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), CHILD, str(out), "--seed", str(seed)],
         capture_output=True,
         text=True,
@@ -144,10 +144,10 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     out.unlink()
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return [{**where, "level": "", "faults": [*faults, f"fresh process: {last}"]}]
-    return [{**where, **common, **row, "faults": faults + row["faults"]} for row in json.loads(done.stdout)]
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        return [{**cell_columns, "level": "", "faults": [*faults, f"fresh process: {last}"]}]
+    return [{**cell_columns, **common, **row, "faults": faults + row["faults"]} for row in json.loads(process.stdout)]
 
 
 def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
@@ -158,8 +158,8 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     from compiler.pipeline import Compiler
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
-    from tuner.cli.export_plans import plans_of
     from tuner.measure.macs import npu_macs, program_macs
+    from tuner.measure.reopen import read_plans
     from tuner.measure.roofline import Roofline
     from tuner.zoo.load import open_network
 
@@ -167,32 +167,38 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     run = find_run(runs, opened.source) if runs is not None else None
     if run is None and candidates:
         run = searched(cell, opened.source.model, out.parent, candidates, seed)
-    plans = plans_of(run / "plans", opened.machine) if run is not None else default_by_level(opened)
+    plans = read_plans(run / "plans", opened.machine) if run is not None else default_by_level(opened)
     measured = measure(opened, plans)
     package(opened, list(containers_of(opened, measured)), out)
     split = {level: plans_of_pieces(opened, plan, level) for level, plan in plans.items()}
-    again = [
-        measure_plans(Compiler(target_graph), {level: each[k] for level, each in split.items()})
+    half_measurements = [
+        measure_plans(Compiler(target_graph), {level: half_plans[k] for level, half_plans in split.items()})
         for k, target_graph in enumerate(opened.target_graphs)
     ]
     faults = [
         f"level {level}: compiling again gives another program"
-        for level, one in measured.items()
-        if any(piece.program.digest != again[k][level].program.digest for k, piece in enumerate(one.pieces))
+        for level, measurement in measured.items()
+        if any(piece.program.digest != half_measurements[k][level].program.digest for k, piece in enumerate(measurement.pieces))
     ]
-    macs, left = model_macs(opened.model), sum(node.macs or 0 for node in opened.part.host)
-    given = sum(npu_macs(target_graph, opened.model) for target_graph in opened.target_graphs)
-    wanted = macs - left
+    macs, host_macs = model_macs(opened.model), sum(node.macs or 0 for node in opened.part.host)
+    unit_macs = sum(npu_macs(target_graph, opened.model) for target_graph in opened.target_graphs)
+    expected_macs = macs - host_macs
     # weights around other zero points are products more
-    if given < wanted or (given > wanted and MARK not in cell.network):
-        faults.append(f"the NPU is given {given:,} MACs of the model's {wanted:,}")
+    if unit_macs < expected_macs or (unit_macs > expected_macs and MARK not in cell.network):
+        faults.append(f"the NPU is given {unit_macs:,} MACs of the model's {expected_macs:,}")
     needed = sum(
         sum(Roofline(target_graph).work(tuple(range(len(target_graph.operators))))[0].values()) for target_graph in opened.target_graphs
     )
-    done = {level: sum(program_macs(piece.program) for piece in one.pieces) for level, one in measured.items()}
-    faults += [f"level {level}: executes {count:,} MACs of the {needed:,} needed" for level, count in done.items() if count < needed]
-    found = {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": wanted / macs if macs else 0.0}
-    return {**found, "host": sorted({node.op_type for node in opened.part.host if node.refused})}, faults
+    program_macs_by_level = {
+        level: sum(program_macs(piece.program) for piece in measurement.pieces) for level, measurement in measured.items()
+    }
+    faults += [
+        f"level {level}: executes {count:,} MACs of the {needed:,} needed"
+        for level, count in program_macs_by_level.items()
+        if count < needed
+    ]
+    summary = {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": expected_macs / macs if macs else 0.0}
+    return {**summary, "host": sorted({node.op_type for node in opened.part.host if node.refused})}, faults
 
 
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
@@ -212,9 +218,9 @@ def find_run(runs: Path, source: Any) -> Path | None:
     from tuner.runs.model_source import SOURCE, read_source
 
     for path in sorted(runs.glob(f"*/{SOURCE}")):
-        there = read_source(path.parent).source
-        mine = (source.model.name, source.machine.digest, source.dtype, source.random_weights)
-        if (there.model.name, there.machine.digest, there.dtype, there.random_weights) == mine:
+        recorded = read_source(path.parent).source
+        wanted_source = (source.model.name, source.machine.digest, source.dtype, source.random_weights)
+        if (recorded.model.name, recorded.machine.digest, recorded.dtype, recorded.random_weights) == wanted_source:
             return path.parent
     return None
 
@@ -234,28 +240,28 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     for checked in check_levels(session, feeds, expected):
         machine, level = compiled.machine, compiled.level(checked.level)
         pieces = compiled.prepared(checked.level)
-        alone = sum(simulate(piece, machine, level, shared=False).cycles for piece in pieces)
+        separate_cycles = sum(simulate(piece, machine, level, shared=False).cycles for piece in pieces)
         divided = sum(simulate(piece, machine, level, shared=False, rate_divisor=max(1, piece.dma_ports)).cycles for piece in pieces)
         cycles = checked.cycles[checked.level]
         high = divided + sum(int(piece.transfers.sum()) for piece in pieces)
         if expected.quantised and not operators:
-            found = check_quantised(expected.integers(), checked.values.outputs, machine, compiled.dtype)
+            comparison = check_quantised(expected.integers(), checked.values.outputs, machine, compiled.dtype)
             operators, alone_faults = (
-                dict(zip(("operators", "values", "differing"), found.operators.total, strict=True)),
-                list(found.faults),
+                dict(zip(("operators", "values", "differing"), comparison.operators.total, strict=True)),
+                list(comparison.faults),
             )
-            operators |= {"left_out": list(found.operators.left_out), "unfused_steps": dict(found.unfused)}
+            operators |= {"left_out": list(comparison.operators.left_out), "unfused_steps": dict(comparison.unfused)}
         faults = [*checked.faults, *alone_faults]
-        if not alone <= cycles <= high:
+        if not separate_cycles <= cycles <= high:
             faults.append(
-                f"level {checked.level}: {cycles:,} cycles outside P(share) = {alone:,} .. P(share/queues) + transfers = {high:,}"
+                f"level {checked.level}: {cycles:,} cycles outside P(share) = {separate_cycles:,} .. P(share/queues) + transfers = {high:,}"
             )
         rows.append(
             {
                 "level": checked.level,
                 "cycles": cycles,
                 "bound_cycles": checked.bound_cycles,
-                "path_cycles": [alone, high],
+                "path_cycles": [separate_cycles, high],
                 "max_rel_error": checked.values.worst.error,
                 "rounding_rel_error": checked.values.worst.rounding,
                 "instructions": sum(piece.instructions for piece in pieces),
@@ -271,13 +277,13 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
 
 def outputs(compared: list[Any]) -> dict[str, Any]:
     """Of a quantised network: what has to be right to the bit, and what is behind floats."""
-    exact, others = ([one for one in compared if one.exact is known] for known in (True, False))
+    exact, inexact = ([tensor for tensor in compared if tensor.exact is is_exact] for is_exact in (True, False))
     return {
-        "exact_values": sum(one.count for one in exact),
-        "exact_differing": sum(one.differing for one in exact),
-        "float_values": sum(one.count for one in others),
-        "float_differing": sum(one.differing for one in others),
-        "float_steps": max((one.error / one.step for one in others if one.step), default=0.0),
+        "exact_values": sum(tensor.count for tensor in exact),
+        "exact_differing": sum(tensor.differing for tensor in exact),
+        "float_values": sum(tensor.count for tensor in inexact),
+        "float_differing": sum(tensor.differing for tensor in inexact),
+        "float_steps": max((tensor.error / tensor.step for tensor in inexact if tensor.step), default=0.0),
     }
 
 

@@ -27,7 +27,7 @@ TRAINED = TRAINING[0]  # in a key, in place of the epoch; behind it the number o
 TICK_S = 1e-6  # who looks when something is due just now, looks again a little later, as on a clock
 
 
-def key_of(job: Job | Training) -> Key:
+def job_key(job: Job | Training) -> Key:
     return (TRAINED, job.number) if isinstance(job, Training) else (job.epoch, job.shard)
 
 
@@ -61,9 +61,9 @@ class VirtualActors:
     def send(self, actor: Actor, message: Message) -> None:
         self.now_s += self._message_s
         job = pickle.loads(message.packed).job
-        self.assignment[key_of(job)] = actor
-        self._free_s[actor] = max(self.now_s, self._free_s[actor]) + self._seconds(key_of(job), actor)
-        result = self._results.get(key_of(job)) or pickle.dumps(empty_result(job))
+        self.assignment[job_key(job)] = actor
+        self._free_s[actor] = max(self.now_s, self._free_s[actor]) + self._seconds(job_key(job), actor)
+        result = self._results.get(job_key(job)) or pickle.dumps(empty_result(job))
         heapq.heappush(self._events, (self._free_s[actor], next(self._numbers), Done(actor, message.job, result)))
 
     def share(self, value: Any) -> Any:

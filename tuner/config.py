@@ -47,7 +47,7 @@ class SearchSettings(_Section):
     def _moves_exist(cls, moves: list[str] | None) -> list[str] | None:
         for name in moves or ():
             if name not in MOVES:
-                raise ValueError(f"{name!r}: no such move{nearest(name, MOVES)}; moves: {', '.join(MOVES)}")
+                raise ValueError(f"{name!r}: no such move{closest_key(name, MOVES)}; moves: {', '.join(MOVES)}")
         if moves is not None and not moves:
             raise ValueError("an empty list; null takes all moves")
         return moves
@@ -121,7 +121,7 @@ class BudgetSettings(_Section):
     least_gain: Rate | None
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_single_budget(self) -> Self:
         if sum(amount is not None for amount in (self.candidates, self.measurements, self.seconds)) != 1:
             raise ValueError("give one of candidates, measurements and seconds, the others null")
         return self
@@ -251,7 +251,7 @@ class TuneConfig(_Section):
             value, words = settings.get(path), isinstance(span, Choice)
             if isinstance(value, bool) or not isinstance(value, str if words else int | float):
                 kind = "word" if words else "number"
-                raise ValueError(f"study.parameters: {path!r} is not a {kind} of this configuration{nearest(path, settings)}")
+                raise ValueError(f"study.parameters: {path!r} is not a {kind} of this configuration{closest_key(path, settings)}")
         return self
 
     @model_validator(mode="after")
@@ -271,15 +271,15 @@ class TuneConfig(_Section):
 
     def changed_since(self, path: Path) -> list[str]:
         """`a.b 4, not 5` for every setting that can change a result, and has another value in a file of settings."""
-        then = dict(leaves(_read(path)))
-        now = dict(leaves(self._that_counts()))
-        return [f"{key} {then.get(key)!r}, not {value!r}" for key, value in now.items() if then.get(key) != value]
+        recorded = dict(leaves(_read(path)))
+        current = dict(leaves(self._that_counts()))
+        return [f"{key} {recorded.get(key)!r}, not {value!r}" for key, value in current.items() if recorded.get(key) != value]
 
     def replaced(self, values: Mapping[str, Any]) -> TuneConfig:
         """A copy with other values by dotted path; `BadInputError` names path and value."""
         raw = self.model_dump(mode="json")
         for path, value in values.items():
-            _put(raw, path, value)
+            _set_value(raw, path, value)
         return _validated(raw, "configuration")
 
     def given(
@@ -320,20 +320,20 @@ def _paths(section: type[BaseModel], prefix: str = "") -> dict[str, None]:
     return paths
 
 
-def nearest(path: str, known: Mapping[str, Any]) -> str:
+def closest_key(path: str, values: Mapping[str, Any]) -> str:
     """` (did you mean ...?)` for an unknown path."""
-    close = difflib.get_close_matches(path, known, 1, 0.5)
+    close = difflib.get_close_matches(path, values, 1, 0.5)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _put(raw: dict[str, Any], path: str, value: Any) -> None:
+def _set_value(raw: dict[str, Any], path: str, value: Any) -> None:
     settings = dict(leaves(raw))
     section, _, key = path.partition(".")
     if section == "level_weights" and key:
         raw[section][key] = value
         return
     if path not in settings:
-        raise BadInputError(f"{path}: no such setting{nearest(path, settings)}")
+        raise BadInputError(f"{path}: no such setting{closest_key(path, settings)}")
     *folders, name = path.split(".")
     for folder in folders:
         raw = raw[folder]
@@ -349,12 +349,12 @@ def _overlay(base: dict[str, Any], settings: Mapping[str, Any], prefix: str = ""
             base[key] = value
 
 
-def _validated(raw: dict[str, Any], where: str) -> TuneConfig:
+def _validated(raw: dict[str, Any], source: str) -> TuneConfig:
     try:
         return TuneConfig.model_validate(raw)
     except ValidationError as error:
         paths = _paths(TuneConfig)
-        raise BadInputError(f"{where}: {validation_line(error, hint=lambda path: nearest(path, paths))}") from None
+        raise BadInputError(f"{source}: {validation_line(error, hint=lambda path: closest_key(path, paths))}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -375,23 +375,23 @@ def load_config(name_or_path: str | None = None, overrides: Sequence[str] = ()) 
     Raises `BadInputError` with the file, the dotted path and the value; every fault of a file at once, and every fault of the texts.
     """
     folder = configs_folder() / "tune"
-    raw, where = _read(folder / "default.yaml"), "default.yaml"
+    raw, source = _read(folder / "default.yaml"), "default.yaml"
     if name_or_path is not None:
         path = folder / f"{name_or_path}.yaml" if name_or_path in config_names() else Path(name_or_path)
         if not path.is_file():
             raise BadInputError(f"--config {name_or_path}: no such preset or file; presets: {', '.join(config_names())}")
-        where = str(path)
+        source = str(path)
         _overlay(raw, _read(path))
-        _validated(raw, where)
+        _validated(raw, source)
     faults = []
     for text in overrides:
         try:
             _set(raw, text)
         except BadInputError as error:
             faults.append(str(error))
-        where = "--set " + ", ".join(overrides)
+        source = "--set " + ", ".join(overrides)
     try:
-        config = _validated(raw, where)
+        config = _validated(raw, source)
     except BadInputError as error:
         faults.append(str(error))
     if faults:
@@ -409,6 +409,6 @@ def _set(raw: dict[str, Any], text: str) -> None:
     except yaml.YAMLError:
         raise BadInputError(f"--set {text}: {value_text!r} is not a YAML value") from None
     try:
-        _put(raw, path.strip(), value)
+        _set_value(raw, path.strip(), value)
     except BadInputError as error:
         raise BadInputError(f"--set {text}: {error}") from None

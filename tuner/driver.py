@@ -88,9 +88,9 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
     )
     check_share(opened, request.min_npu_share)
     out = LocalPath(request.out)
-    accepted = request.resume or not (out / IDENTITY).is_file()  # else the session refuses the folder
+    folder_accepted = request.resume or not (out / IDENTITY).is_file()  # else the session refuses the folder
     farm: AbstractContextManager[MakeActors] = nullcontext(_no_actors)
-    if accepted and config.farm.backend == "ray":
+    if folder_accepted and config.farm.backend == "ray":
         farm = ray_farm(config.farm, request.address)
     with farm as actors:
         check_model_runs(opened)

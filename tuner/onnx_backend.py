@@ -54,9 +54,9 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
     level = next(iter(loaded.contention))
 
     def container(graph: Graph) -> bytes:
-        packed = pack_unit(graph, loaded, dtype)
+        packed_unit = pack_unit(graph, loaded, dtype)
         # a single variant needs no controller, and parts of a model need no common rule
-        return encode(replace(build_variants(packed, {level: default_plan(packed.target_graph)}), controller=None))
+        return encode(replace(build_variants(packed_unit, {level: default_plan(packed_unit.target_graph)}), controller=None))
 
     if whole:
         return InferenceSession(container(lower(prepared)))
@@ -64,7 +64,7 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
     return InferenceSession(onnx_bytes(part, [container(graph) for graph in graphs]))
 
 
-def as_floats(model: ModelProto) -> ModelProto:
+def float_ports(model: ModelProto) -> ModelProto:
     """Copy in which tensors of other float types are float32: the NPU computes in its own data type anyway."""
     copy = deepcopy(model)
     widen_model(copy, _OTHERS)
@@ -96,7 +96,7 @@ class NpuRep(BackendRep):  # type: ignore[misc]
     """A model that is ready to run."""
 
     def __init__(self, model: ModelProto, machine: str, dtype: DataType) -> None:
-        self.model, self.machine, self.dtype = as_floats(model), machine, dtype
+        self.model, self.machine, self.dtype = float_ports(model), machine, dtype
         constants = {item.name for item in model.graph.initializer}
         self.inputs = [item.name for item in model.graph.input if item.name not in constants]
         self.outputs = [item.name for item in model.graph.output]

@@ -106,7 +106,7 @@ class Found:
 
 def find(kind: PluginKind, name: str) -> Found:
     """Built-in object, object of an entry point, or `module:name`.  Raises `BadInputError`."""
-    points = _offered(kind)
+    points = _entry_points(kind)
     if name not in kind.built_in and name not in points and ":" not in name:
         names = ", ".join((*kind.built_in, *sorted(points)))
         raise BadInputError(f"{kind.option} {name}: unknown; known: {names}; or module:name{kind.also}")
@@ -116,7 +116,7 @@ def find(kind: PluginKind, name: str) -> Found:
     try:
         home: Any = importlib.import_module(module)
     except Exception as error:  # noqa: BLE001  somebody else's code; whatever it is, it is in what was named
-        raise BadInputError(f"{kind.option} {name}: {_why(module, error)}") from None
+        raise BadInputError(f"{kind.option} {name}: {_import_failure(module, error)}") from None
     plugin, file = home, getattr(home, "__file__", None) or "built in"
     for part in path.split("."):
         plugin = getattr(plugin, part, None)
@@ -128,13 +128,13 @@ def find(kind: PluginKind, name: str) -> Found:
         raise BadInputError(f"{kind.option} {name}: {path} of {module} {problem} ({file}); expected {kind.expected}")
     file = getattr(sys.modules.get(getattr(plugin, "__module__", module)), "__file__", None) or file
     version = str(getattr(plugin, "version", "") or (point.dist.version if point is not None and point.dist is not None else ""))
-    offered = f"{point.dist.name} {point.dist.version}, {file}" if point is not None and point.dist is not None else file
-    return Found(Plugin(kind.name, name, version, files_digest(file)), plugin, offered)
+    origin = f"{point.dist.name} {point.dist.version}, {file}" if point is not None and point.dist is not None else file
+    return Found(Plugin(kind.name, name, version, files_digest(file)), plugin, origin)
 
 
 def offered_names(kind: PluginKind) -> Iterator[str]:
     """Names offered by installed packages, sorted."""
-    yield from sorted(_offered(kind))
+    yield from sorted(_entry_points(kind))
 
 
 def files_digest(*files: str) -> str:
@@ -146,11 +146,11 @@ def files_digest(*files: str) -> str:
     return hashlib.sha256(parts).hexdigest()[:32] if paths else ""
 
 
-def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
+def _entry_points(kind: PluginKind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=kind.group)}
 
 
-def _why(module: str, error: Exception) -> str:
+def _import_failure(module: str, error: Exception) -> str:
     """Reason why a module was not imported; it, or a module that it imports, may be missing."""
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         return f"no module {error.name}; looked for in {', '.join(module_folders())} and in what is installed in {sys.prefix}"

@@ -36,7 +36,7 @@ from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
 from tuner.farm.store_client import StoreClient
-from tuner.farm.subgraph_searches import SearchedSubgraph, searches, share_budget, weights_of, write_searches
+from tuner.farm.subgraph_searches import SearchedSubgraph, search_weights, searches, share_budget, write_searches
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.writer import Origin, RunLog
@@ -44,7 +44,7 @@ from tuner.measure.budgeted import Deadline
 from tuner.measure.evaluator import Board
 from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines
-from tuner.measure.reading_cost import repeats_of
+from tuner.measure.reading_cost import repeat_count
 from tuner.measure.runners import runner_name, runner_spec
 from tuner.platform.actors import Actors, Worker
 from tuner.platform.files import AnyPath
@@ -91,7 +91,8 @@ class SessionEnd(NamedTuple, Generic[P]):
 
 @contextmanager
 def session(
-    around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
+    surroundings: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest, begun_s: float,
+    plugins: Sequence[Plugin] = (),
     prior: Prior | None = None,
 ) -> Iterator[SessionEnd[P]]:  # fmt: skip
     """Start or resume a run, until every search has spent its budget; the folder is locked and mirrored until the context ends.
@@ -99,9 +100,9 @@ def session(
     begun_s: start of a time budget, on the clock.  plugins: plug-ins in use (`tuner.farm.plugin_identity`).  prior: initial model.
     Raises as `tuner.driver.tune` does.
     """
-    world, machine, out = around.world, opened.machine, around.out
+    world, machine, out = surroundings.world, opened.machine, surroundings.out
     start = read_start(request.start, opened, config.search.order, out, request.resume)
-    champions = _stored_champions(around, opened, config, request)
+    champions = _stored_champions(surroundings, opened, config, request)
     identity = RunIdentity(
         opened.name,
         opened.digest,
@@ -127,26 +128,26 @@ def session(
             prior.copy(folder.models)
         write_atomically(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
-            stack.enter_context(Mirror(folder.path, around.mirror(request.mirror), world, around.say))
+            stack.enter_context(Mirror(folder.path, surroundings.mirror(request.mirror), world, surroundings.say))
         if not request.quiet:
             operators = sum(len(target_graph.operators) for target_graph in opened.target_graphs)
-            around.say(
+            surroundings.say(
                 f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
             )
-            beyond = out_of_range_lines(opened.weights_beyond, opened.source.dtype)
+            range_lines = out_of_range_lines(opened.weights_beyond, opened.source.dtype)
             proposes = champions.line if champions.said else proposer_line(config, prior)
-            for line in (*work_lines(opened), *beyond, *start.lines(), proposes):
-                around.say(line)
+            for line in (*work_lines(opened), *range_lines, *start.lines(), proposes):
+                surroundings.say(line)
         subgraphs = searches(opened, folder.run)
         write_searches(folder.path, opened, subgraphs)
         spending = Spending.of(config, len(machine.contention), len(subgraphs))
         if spending.measurements is not None and not request.quiet:
-            around.say(spending.line(len(subgraphs)))
-        weights = weights_of(opened, subgraphs) if len(subgraphs) > 1 else [1]
+            surroundings.say(spending.line(len(subgraphs)))
+        weights = search_weights(opened, subgraphs) if len(subgraphs) > 1 else [1]
         grants = len(same_grants(machine, tuple(machine.contention)))
         ids = {search.run for search in subgraphs}
         runs = [
-            _searched(around, opened, search, budget, ids - {search.run}, folder, config, request, start, prior, champions.of(index))
+            _searched(surroundings, opened, search, budget, ids - {search.run}, folder, config, request, start, prior, champions.of(index))
             for index, (search, budget) in enumerate(
                 zip(subgraphs, budgets(world.clock, config, spending, weights, grants, begun_s), strict=True)
             )
@@ -154,16 +155,16 @@ def session(
         yield SessionEnd(folder, subgraphs, runs)
 
 
-def _stored_champions(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
+def _stored_champions(surroundings: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
     """Champions of a store, if they may replace a search."""
     if request.store is None or not request.champions:
-        if request.resume and (around.out / IDENTITY).is_file() and initial_lines(around.out, "champions"):
-            raise BadInputError(f"--store: {around.out} began with champions of a store; name it again")
+        if request.resume and (surroundings.out / IDENTITY).is_file() and initial_lines(surroundings.out, "champions"):
+            raise BadInputError(f"--store: {surroundings.out} began with champions of a store; name it again")
         return KnownChampions()
     machine, runner = opened.machine, runner_name(config)
     levels = tuple(machine.contention)
-    conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, runner, repeats_of(config))
-    return read_known(around.store(request.store), opened, config, conditions, around.out, request.resume)
+    conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, runner, repeat_count(config))
+    return read_known(surroundings.store(request.store), opened, config, conditions, surroundings.out, request.resume)
 
 
 def _changed_settings(config: TuneConfig, request: TuneRequest) -> list[str]:
@@ -187,69 +188,78 @@ def budgets(clock: Clock, config: TuneConfig, spending: Spending, weights: Seque
         limits = [RunBudget(readings=limit) for limit in spending.limits(weights, grants)]
     else:
         assert seconds is not None
-        ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(weights)))
-        limits = [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
+        end_times = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(weights)))
+        limits = [RunBudget(deadline=Deadline(clock, at_s)) for at_s in end_times]
     return [replace(limit, core_s=share) for limit, share in zip(limits, core_s, strict=True)]
 
 
 def _searched(
-    around: Surroundings[P], opened: LoweredModel, search: SearchedSubgraph, budget: RunBudget, beside: set[str], folder: RunFolder[P],
+    surroundings: Surroundings[P], opened: LoweredModel, search: SearchedSubgraph, budget: RunBudget, known_champions: set[str],
+    folder: RunFolder[P],
     config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, champions: Sequence[Genome],
 ) -> SearchRun:  # fmt: skip
     """One search, until its budget is spent or the champions of a store are measured; its log is closed."""
-    packed, constants = opened.packed[search.pieces[0]]
-    target_graph = ordered(packed, config.search.order)
+    packed_unit, constants = opened.packed[search.pieces[0]]
+    target_graph = ordered(packed_unit, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
-        around.say(
+        surroundings.say(
             f"{piece}: {target_graph.operators[0].name}..{target_graph.operators[-1].name}, "
             f"{len(target_graph.operators)} operators{for_all}"
         )
-    world, levels, runner = around.world, tuple(opened.machine.contention), runner_spec(config)
+    world, levels, runner = surroundings.world, tuple(opened.machine.contention), runner_spec(config)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     spec = SearchSpec(origin, target_graph, levels, config, None if runner is None else Board(runner, constants))
     if champions:
         spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(champions) + len(same_grants(opened.machine, levels)))
     # the log is entered first, so that it is closed after the workers have delivered
     with ExitStack() as stack:
-        log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
+        log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, known_champions))
         storing = None
         if request.store is not None:
-            tell = (lambda _: None) if request.quiet else around.say
-            storing = StoreClient(around.store(request.store), folder.path, spec, tell)
+            tell = (lambda _: None) if request.quiet else surroundings.say
+            storing = StoreClient(surroundings.store(request.store), folder.path, spec, tell)
         place = folder.place(piece)
         if prior is not None:
             prior.copy(place.models)
-        given = start.of(search.pieces[0])
+        start_genomes = start.of(search.pieces[0])
 
         def first() -> dict[Genome, str]:
             proposed = dict.fromkeys(champions, "store") if champions else compiled_genomes(target_graph, levels, config)
-            return dict.fromkeys(given or (), "start") | {genome: by for genome, by in proposed.items() if genome not in (given or ())}
+            return dict.fromkeys(start_genomes or (), "start") | {
+                genome: proposer for genome, proposer in proposed.items() if genome not in (start_genomes or ())
+            }
 
-        jobs = stack.enter_context(_jobs(around, spec, request, place))
+        jobs = stack.enter_context(_jobs(surroundings, spec, request, place))
         assert isinstance(folder.identity, RunIdentity)
-        said = folder.identity.warm_start
-        begin, model = None if given is None and not champions else first, None if prior is None else prior.model
-        meter = None if around.publish is None else FarmMeter(jobs, world.clock, around.publish, config.farm.backend == "serial")
-        run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing, meter)
-        idle = jobs.workers - run.schedule.most_jobs
-        if idle > 0 and not request.quiet:
-            around.say(f"{idle} of {jobs.workers} workers are idle: {run.schedule.most_jobs} jobs run at a time (search.lag)")
+        warm_start = folder.identity.warm_start
+        begin, model = None if start_genomes is None and not champions else first, None if prior is None else prior.model
+        meter = (
+            None if surroundings.publish is None else FarmMeter(jobs, world.clock, surroundings.publish, config.farm.backend == "serial")
+        )
+        run = SearchRun(world, spec, request, place, log, jobs, budget, warm_start, begin, model, storing, meter)
+        spare_workers = jobs.workers - run.schedule.most_jobs
+        if spare_workers > 0 and not request.quiet:
+            surroundings.say(
+                f"{spare_workers} of {jobs.workers} workers are idle: {run.schedule.most_jobs} jobs run at a time (search.lag)"
+            )
         with run.progress():
             run.search_until_spent()
     return run
 
 
 @contextmanager
-def _jobs(around: Surroundings[P], spec: SearchSpec, request: TuneRequest, place: SearchFolder) -> Iterator[SerialJobs | ActorPool]:
-    farm, clock = spec.config.farm, around.world.clock
+def _jobs(surroundings: Surroundings[P], spec: SearchSpec, request: TuneRequest, place: SearchFolder) -> Iterator[SerialJobs | ActorPool]:
+    farm, clock = spec.config.farm, surroundings.world.clock
     if farm.backend == "serial":
         attempts = Attempts(place.checkpoint, clock, farm.item_timeout_s)
-        with SerialJobs(spec, attempts, around.build) as serial:
+        with SerialJobs(spec, attempts, surroundings.build) as serial:
             if attempts.failing and not request.quiet:
-                around.say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
+                surroundings.say(
+                    f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})"
+                )
             yield serial
         return
-    with around.actors(partial(JobWorker, spec, around.build), spec.origin.run) as actors:
-        yield ActorPool(actors, clock, around.say, farm.item_timeout_s)
+    with surroundings.actors(partial(JobWorker, spec, surroundings.build), spec.origin.run) as actors:
+        yield ActorPool(actors, clock, surroundings.say, farm.item_timeout_s)

@@ -15,7 +15,7 @@ from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen_model
 from tests.fuzz.builder import Array, Sample, exact, values_of
-from tuner.verify.reference_body import _LOST_BITS, types_of
+from tuner.verify.reference_body import _LOST_BITS, tensor_types
 from tuner.verify.values import FACTOR
 
 SAMPLES = 16
@@ -64,7 +64,7 @@ def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, dict[st
     """
     copy, nodes, noises, seen = ModelProto(), list[NodeProto](), dict[str, str](), dict[str, str]()
     copy.CopyFrom(model)
-    types = types_of(model)
+    types = tensor_types(model)
 
     def add(op: str, inputs: list[str], result: str) -> str:
         nodes.append(helper.make_node(op, inputs, [result]))

@@ -160,7 +160,7 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         parts = parts_of(compiler, target_graph, genome)
         timers.times(parts, ("none",))
         taken.append(compiler.schedule(parts).taken)
-    timer = timers.chosen(parts)
+    timer = timers.choose(parts)
     assert timer.scheduled(parts).reused_count > 0
     assert begun[0] == -1
     assert max(begun) >= 0

@@ -15,7 +15,7 @@ def test_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["functions"] >= found["kernels"] == len(found["slowest"]) > 0
     assert found["kernels_cpu_s"] == pytest.approx(sum(row["cpu_s"] for row in found["slowest"]))
     assert found["kernels_cpu_s"] < found["cpu_s"]
-    text = list(bench_cold.lines_of("plan", found, 1))
+    text = list(bench_cold.describe("plan", found, 1))
     assert len(text) == 3
     assert text[0].endswith(f"{found['kernels']} kernels of {found['functions']} functions")
     assert text[2].endswith(found["slowest"][0]["name"])

@@ -102,7 +102,7 @@ def test_ratios_to_the_first_network_have_intervals(found: dict[str, Any]) -> No
         times = 900 + 250 * operators + per_instruction * instructions
         return np.column_stack((operators, instructions, times * rng.uniform(0.9, 1.1, 400)))
 
-    ratios = bench_evaluate.beside(rows(0.5, 4500), rows(0.4, 9000))
+    ratios = bench_evaluate.compare_costs(rows(0.5, 4500), rows(0.4, 9000))
     added = ratios["us_per_instruction"]
     assert added["ratio"] == pytest.approx(1.25, rel=0.1)
     assert added["low"] < 1.25 < added["high"] < added["low"] + 0.4

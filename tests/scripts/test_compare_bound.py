@@ -13,7 +13,18 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from scripts.chains import CHAINS, products
-from scripts.compare_bound import PARTS, Doubled, compare, least, line_of, planned, predicted, row_of, traffic_machines, tuned
+from scripts.compare_bound import (
+    PARTS,
+    Doubled,
+    compare,
+    describe_row,
+    least_traffic,
+    plan_by_estimate,
+    predicted,
+    report_row,
+    traffic_machines,
+    tune_traffic,
+)
 from scripts.traffic import Traffic, traffic
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
@@ -45,7 +56,7 @@ def test_einsums_are_those_of_the_model(name: str) -> None:
 
 def test_the_best_mapping_that_fits() -> None:
     mappings = [(10, 500), (20, 300), (40, 350), (80, 100)]
-    assert [least(mappings, size) for size in (5, 10, 79, 80)] == [None, 500, 300, 100]
+    assert [least_traffic(mappings, size) for size in (5, 10, 79, 80)] == [None, 500, 300, 100]
 
 
 def test_every_byte_on_the_chip_counts() -> None:
@@ -70,7 +81,7 @@ def test_a_chain_that_fits_is_moved_once() -> None:
     target_graph = make_unit(
         lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 15, DataType.float16)[1], DataType.float16
     )
-    found = tuned(target_graph, 2)
+    found = tune_traffic(target_graph, 2)
     assert found is not None
     once = 2 * (2 * 64 * 32 + 2 * 32 * 32) + 4 * 2 * 32
     assert (found.total, found.once) == (once, once)
@@ -91,7 +102,7 @@ def test_chains_in_small_memories_are_near_the_mapper(name: str, ki: int, divisi
     """mapper: elements that AccelForge's moves.  how: what of the plan that does it is found by rule."""
     graph = lower(load_model(CHAINS[name].model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(ki * 1024, DataType.float32)[division], DataType.float32)
-    plan = planned(target_graph)
+    plan = plan_by_estimate(target_graph)
     assert plan is not None
     program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
@@ -107,10 +118,10 @@ def test_chains_in_small_memories_are_near_the_mapper(name: str, ki: int, divisi
 
 def test_a_row() -> None:
     ours = Traffic(once=200, zeros=20, lanes=10, weights_again=4, tensors_again=6, spills=60)
-    row = row_of("c", 64, 100, ours, None, 2)
+    row = report_row("c", 64, 100, ours, None, 2)
     assert (row["ours"], row["doubled"], sum(row[part] for part in PARTS)) == (150, None, row["ours"])
-    assert line_of(row) == "| c | 64 Ki | 100 | 150 | 1.50 |  | 1.00 | 0.15 | 0.02 | 0.03 | 0.30 |"
-    assert line_of(row_of("c", 64, None, None, None, 2)) == f"| c | 64 Ki | none fits | none fits |{'  |' * 7}"
+    assert describe_row(row) == "| c | 64 Ki | 100 | 150 | 1.50 |  | 1.00 | 0.15 | 0.02 | 0.03 | 0.30 |"
+    assert describe_row(report_row("c", 64, None, None, None, 2)) == f"| c | 64 Ki | none fits | none fits |{'  |' * 7}"
 
 
 def test_rows_without_a_mapper_are_over_the_bound() -> None:

@@ -7,7 +7,7 @@ import configparser
 import numpy as np
 import onnx
 
-from scripts.compare_vela import CONFIGS, Moved, layers_of, line_of, moved_of, reached, scaled
+from scripts.compare_vela import CONFIGS, Moved, describe_row, layer_table, moved_bytes, reached, scaled
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder
 from tests.scripting import ROOT, run_script
@@ -29,7 +29,7 @@ def test_layers_of_a_small_network() -> None:
     y = b.conv("x", 16, stride=(2, 2), groups=16)
     y = b.concat(b.relu(b.conv(y, 8, kernel=(1, 1), pads=(0, 0, 0, 0))), b.conv(y, 24))
     model = onnx.shape_inference.infer_shapes(b.model(b.max_pool(y)))
-    found = layers_of(model)
+    found = layer_table(model)
     assert found["input"] == [1, 9, 9, 16]
     kinds = [(each["kind"], len(each["inputs"]), each.get("padding"), each.get("groups")) for each in found["layers"]]
     assert kinds == [
@@ -42,7 +42,7 @@ def test_layers_of_a_small_network() -> None:
 
 def test_every_network_of_the_comparison_has_layers() -> None:
     model = onnx.shape_inference.infer_shapes(load_network("made:mobilenet_v2"))
-    kinds = [each["kind"] for each in layers_of(model)["layers"]]
+    kinds = [each["kind"] for each in layer_table(model)["layers"]]
     assert [kinds.count(kind) for kind in ("conv", "relu6", "add", "mean", "dense")] == [52, 35, 10, 1, 1]
 
 
@@ -59,8 +59,8 @@ def test_weights_count_as_they_are_without_coding() -> None:
         "dram_feature_map_read_bytes": "1000.0", "dram_feature_map_write_bytes": "500.0", "dram_weight_read_bytes": "300.0",
         "dram_weight_write_bytes": "0.0", "total_original_weights": "400", "total_npu_encoded_weights": "200",
     }  # fmt: skip
-    assert moved_of([report], "Size") == Moved("Size", 1500, 300, 400, 200)
-    assert moved_of([report], "Size").total == 1500 + 600
+    assert moved_bytes([report], "Size") == Moved("Size", 1500, 300, 400, 200)
+    assert moved_bytes([report], "Size").total == 1500 + 600
 
 
 def test_the_goal() -> None:
@@ -76,7 +76,7 @@ def test_the_goal() -> None:
 def test_a_line() -> None:
     row = {"machine": "m", "network": "n", "share": 0.5, "settings": "Size", "vela": 2000, "vela_weights": 500, "ours": 1500, "once": 9}
     row |= {"champion": 1600, "padding": 1, "again": 2, "spills": 3, "stream": 4}
-    assert line_of(row) == "| m | n | 0.5 | Size | 2,000 | 500 | 1,600 | 1,500 | 0.750 | 9 | 1 | 2 | 3 | 4 |"
+    assert describe_row(row) == "| m | n | 0.5 | Size | 2,000 | 500 | 1,600 | 1,500 | 0.750 | 9 | 1 | 2 | 3 | 4 |"
 
 
 def test_each_configuration_is_that_of_its_preset() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from compiler.compiler_stages import DUMPED
 from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
-from scripts.studies import named
+from scripts.studies import network_list
 from tests.scripting import run_script
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
@@ -79,4 +79,4 @@ def test_what_does_not_exist_is_an_error(word: str, value: str) -> None:
 
 
 def test_every_network_of_the_matrix_exists() -> None:
-    assert named(",".join((*EVERYDAY, *LARGER))) == [*EVERYDAY, *LARGER]
+    assert network_list(",".join((*EVERYDAY, *LARGER))) == [*EVERYDAY, *LARGER]

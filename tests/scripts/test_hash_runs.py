@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.hash_runs import MACHINES, NETWORKS, PARTS, run_digests
-from scripts.studies import named
+from scripts.studies import network_list
 from simulator.npu.machine_file import load_machine
 from tests.scripting import run_script
 from tests.tuning import FEW, quick, save_small
@@ -70,6 +70,6 @@ def test_what_does_not_exist_is_an_error(word: str, value: str) -> None:
 
 
 def test_every_network_and_machine_exists() -> None:
-    assert ",".join(named(NETWORKS)) == NETWORKS
+    assert ",".join(network_list(NETWORKS)) == NETWORKS
     for machine in MACHINES.split(","):
         load_machine(machine)

@@ -19,7 +19,7 @@ import typer
 from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from scripts import judge_presets, study_champions, study_levels, study_prior, study_settings
-from scripts.studies import Arm, Pair, Study, Table, changed, conduct, interval, markdown, medians, named, short
+from scripts.studies import Arm, Pair, Study, Table, conduct, interval, machine_with, markdown, medians, network_list, short
 from scripts.study import STUDIES, load_study
 from scripts.study_champions import macs_of_network
 from scripts.study_settings import differences
@@ -63,11 +63,11 @@ def spent(pair: Pair) -> list[dict[str, Any]]:
     """What each arm measured, and knows."""
     return [
         {"arm": name, "programs": int((found.log["kind"] == "program").sum()) // len(found.levels), "levels": " ".join(found.levels)}
-        for name, found in pair.found.items()
+        for name, found in pair.results.items()
     ]
 
 
-@pytest.mark.parametrize("name", [name for name, entry in STUDIES.items() if not entry.where.endswith(".main")])
+@pytest.mark.parametrize("name", [name for name, entry in STUDIES.items() if not entry.module.endswith(".main")])
 def test_a_study_can_be_sent_to_processes(name: str, tmp_path: Path) -> None:
     made = load_study(name)
     if name in ("begin", "levels", "prior", "settings"):
@@ -112,10 +112,10 @@ def test_networks_of_a_study(tmp_path: Path) -> None:
     """A name that is wrong ends a study at once, not after the hours of those before it."""
     path = save_small("residual_block", tmp_path)
     names = ["squeezenet", "made:randwire,nodes=16,channels=20", "light:vgg19", str(path)]
-    assert named(",".join(names)) == names
+    assert network_list(",".join(names)) == names
     for name in ("bvlc_alexnet", "made:nothing", "made:randwire,knots=3", str(tmp_path / "none.onnx")):
         with pytest.raises(typer.BadParameter, match=name.split(",")[0].replace(".", r"\.")):
-            named(f"squeezenet,{name}")
+            network_list(f"squeezenet,{name}")
     assert [short(name) for name in ("light:vgg19", "made:mobilenet_v1", "a/b.onnx", "vgg19")] == ["vgg19", "mobilenet_v1", "b", "vgg19"]
 
 
@@ -130,7 +130,7 @@ def test_medians_over_seeds() -> None:
 
 def test_columns_of_a_table() -> None:
     rows = [{"name": "a", "cycles": 7, "gain": 1.25, "bytes": 2_000_000}, {"name": "b", "gain": None}]
-    table = Table.of(rows, "<name", "cycles", "x=gain:.1fx", "over one=gain:-1+.0%", "MB=bytes:.1fM")
+    table = Table.from_rows(rows, "<name", "cycles", "x=gain:.1fx", "over one=gain:-1+.0%", "MB=bytes:.1fM")
     assert table.columns == ["<name", "cycles", "x", "over one", "MB"]
     assert table.rows == [["a", 7, "1.2x", "+25%", "2.0"], ["b", "", "", "", ""]]
 
@@ -210,8 +210,11 @@ def test_shared_memory(tmp_path: Path) -> None:
         assert row["with_cycles"] <= row["with_baseline"]
     assert rows[0]["of_bytes"] < 1
     assert text.count("geometric mean of 1") == len(LEVELS)
-    assert changed("edge", "") == "edge"
-    assert (changed("edge", "shared=null"), changed("edge:cores=2", "shared=null")) == ("edge:shared=null", "edge:cores=2,shared=null")
+    assert machine_with("edge", "") == "edge"
+    assert (machine_with("edge", "shared=null"), machine_with("edge:cores=2", "shared=null")) == (
+        "edge:shared=null",
+        "edge:cores=2,shared=null",
+    )
 
 
 def test_levels(tmp_path: Path) -> None:
@@ -382,10 +385,10 @@ def test_settings_have_their_own_budget_and_clock(tmp_path: Path) -> None:
 
 
 def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
-    changed = load_config().replaced({"search.proposed": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
-    (tmp_path / "best.yaml").write_text(changed.to_yaml())
+    machine_with = load_config().replaced({"search.proposed": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
+    (tmp_path / "best.yaml").write_text(machine_with.to_yaml())
     texts = differences(str(tmp_path / "best.yaml"))
-    assert load_config(None, texts).digest == changed.digest
+    assert load_config(None, texts).digest == machine_with.digest
     assert not any(text.startswith("budget") for text in texts)
     (tmp_path / "same.yaml").write_text("budget: {candidates: 9}\n")
     with pytest.raises(BadInputError, match="changes nothing"):
@@ -420,7 +423,7 @@ def test_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
             for seed, better in enumerate(areas)
             for name, area in (("default", 1.0), ("short", better))
         ]
-        (table,) = [part for part in judge_presets.judged(found) if not isinstance(part, str)]
+        (table,) = [part for part in judge_presets.show_arms(found) if not isinstance(part, str)]
         return table.rows[0][-1]
 
     assert verdict([0.95, 0.97, 0.96, 0.99]) == "ships"
@@ -447,5 +450,5 @@ def test_a_study_that_there_is_not(tmp_path: Path) -> None:
 
 def test_every_file_of_studies_is_listed() -> None:
     files = {path.stem.removeprefix("study_") for path in (Path(__file__).parents[2] / "scripts").glob("study_*.py")}
-    assert files == {entry.where.partition(".")[0] for entry in STUDIES.values()}
-    assert all(len(entry.about.split()) >= 6 for entry in STUDIES.values())
+    assert files == {entry.module.partition(".")[0] for entry in STUDIES.values()}
+    assert all(len(entry.summary.split()) >= 6 for entry in STUDIES.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compiler.ops.lower_graph import make_unit
-from scripts.study_bound import Tried, drawn, genes, machine_of, neighbours, rows_of, show
+from scripts.study_bound import TimedPrograms, genes, neighbours, random_graph, random_machine, seed_rows, show
 from simulator.npu.parts import DataType
 from tests.scripts.test_studies import LEVELS, study
 
@@ -24,20 +24,20 @@ def test_champions_are_above_the_bound(tmp_path: Path) -> None:
 
 def test_a_small_graph_is_near_its_bound() -> None:
     """The third one, of a single product."""
-    rows = rows_of(2)
-    assert drawn(2)[1] == rows[0]["what"] == "64x56x56 1x1/1->512"
+    rows = seed_rows(2)
+    assert random_graph(2)[1] == rows[0]["what"] == "64x56x56 1x1/1->512"
     assert all(1 <= row["over_bound"] < 1.03 for row in rows)
     (table,) = show(rows)
     assert len(table.rows) == len(LEVELS) + 1
 
 
 def test_a_climb_ends_where_no_neighbour_is_faster() -> None:
-    target_graph = make_unit(drawn(2)[0], machine_of(2), DataType.float16)
-    found, begun = Tried(target_graph), (genes(target_graph, 0, 1)[0],)
-    found.better(begun, found.best)
+    target_graph = make_unit(random_graph(2)[0], random_machine(2), DataType.float16)
+    found, begun = TimedPrograms(target_graph), (genes(target_graph, 0, 1)[0],)
+    found.improve(begun, found.best)
     before = found.best["none"][0]
     found.climb(begun, "none")
     cycles, (gene,) = found.best["none"]
     assert cycles < before
     assert min(found.cycles((near,)).get("none", cycles) for near in neighbours(target_graph, gene)) >= cycles
-    assert found.unlike("none", 1) == [(gene,)]
+    assert found.distinct_fastest("none", 1) == [(gene,)]

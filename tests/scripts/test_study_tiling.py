@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from compiler.ops.matmul import MatMulSpec
-from scripts.operators import BATCH, PROVEN, Operator, Shape, exhaustive, operators_of, saved, shape_of
+from scripts.operators import BATCH, PROVEN, Operator, Shape, count_operators, exhaustive, operator_shape, save_model
 from scripts.studies import network
 from tests.models import Builder
 from tests.scripting import run_script
@@ -45,7 +45,7 @@ def test_the_table(tmp_path: Path) -> None:
 
 def test_the_optimum_is_that_of_measuring_everything(tmp_path: Path) -> None:
     """tiny has few ways: with bounds, far fewer are measured, and nothing that was left out is faster than they say."""
-    operator = Operator(network(str(saved(Shape(48, 32, 6, 5, (3, 3), pads=(1, 1, 1, 1)), tmp_path)), "tiny"))
+    operator = Operator(network(str(save_model(Shape(48, 32, 6, 5, (3, 3), pads=(1, 1, 1, 1)), tmp_path)), "tiny"))
     found = exhaustive(operator, 1 << 30)
     everything = np.stack([operator.measure(i) for i in range(len(operator.bounds))])
     assert found.measured < len(everything)
@@ -59,7 +59,7 @@ def test_the_optimum_is_that_of_measuring_everything(tmp_path: Path) -> None:
 def test_shapes_are_the_networks_own(tmp_path: Path) -> None:
     b = Builder(np.random.default_rng(0), (1, 24, 9, 8))
     onnx.save(b.model(b.conv("x", 40, stride=(2, 2))), tmp_path / "net.onnx")
-    ((shape, networks),) = operators_of([str(tmp_path / "net.onnx")], "edge").items()
+    ((shape, networks),) = count_operators([str(tmp_path / "net.onnx")], "edge").items()
     assert isinstance(shape, Shape)
     assert (shape.c_in, shape.c_out, shape.kernel, shape.stride, shape.out) == (24, 40, (3, 3), (2, 2), (5, 4))
     assert networks == {str(tmp_path / "net.onnx"): 1}
@@ -69,11 +69,11 @@ def test_products_of_two_tensors_are_the_networks_own(tmp_path: Path) -> None:
     """Keys and values of BERT: the model of such a product alone has one operator, and it is the same."""
     target_graph = network("made:bert_base-small", "edge")
     specs = [spec for spec in target_graph.operators if isinstance(spec, MatMulSpec)]
-    shapes = [shape_of(target_graph, spec) for spec in specs]
+    shapes = [operator_shape(target_graph, spec) for spec in specs]
     assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]
     for spec, shape in zip(specs, shapes, strict=True):
         assert shape is not None
-        own = Operator(network(str(saved(shape, tmp_path)), "edge"))
+        own = Operator(network(str(save_model(shape, tmp_path)), "edge"))
         assert own.target_graph.operators[0].signature(own.target_graph.storages) == spec.signature(target_graph.storages)
         assert len(own.target_graph.operators) == 1
         streamed = np.flatnonzero(own.space.points[:, 2] == 0)

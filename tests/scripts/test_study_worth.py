@@ -40,15 +40,15 @@ def test_nothing_is_slower(name: str) -> None:
     found = attending() if name == "attention" else champion(name)
     before = found.cycles()
     after = {mechanism: found.cycles(*changes) for mechanism, changes in DIRECT.items()}
-    after |= {"ahead": found.ahead(), "interleaved": found.interleaved()}
+    after |= {"ahead": found.fetch_early(), "interleaved": found.interleaved()}
     assert all(0 < value <= before for value in after.values())
-    assert found.everything() <= min(after.values())
+    assert found.all_ideal() <= min(after.values())
 
 
 def test_streams_stay_as_they_are() -> None:
     found = champion("shuffle_block")
     kept = [stream.code.copy() for stream in found.streams]
-    found.everything()
+    found.all_ideal()
     assert all(np.array_equal(stream.code, code) for stream, code in zip(found.streams, kept, strict=True))
 
 

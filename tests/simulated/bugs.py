@@ -47,7 +47,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "findings-not-cut": (Edit(_SAVE, "put([data], self._size)", "put([data], len(findings_file.read_bytes()) if self._size else 0)"),),
     "checkpoint-in-place": (Edit(_SAVE, "write_atomically(self.folder / FILE, ", "(self.folder / FILE).put("),),
     "logged-twice-after-resume": (
-        Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]", "new = kept"),
+        Edit(f"{_LOG}append", "new = tasks if not len(earlier) else tasks[is_new := ~np.isin(seqs, earlier)]", "new = tasks"),
     ),
     "publisher-loses-rows": (
         Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
@@ -60,16 +60,16 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "count(self.numbers) + np.arange(len(indices))",
         ),
     ),
-    "ahead-left-out": (Edit("tuner.farm.search_run:SearchRun._resume", "if not lost:", "if False:"),),
+    "ahead-left-out": (Edit("tuner.farm.search_run:SearchRun._resume", "if not lost_rows:", "if False:"),),
     "ahead-counted-twice": (Edit("tuner.farm.commit_log:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
-    "lost-wake-up": (Edit(f"{_SUPERVISION}_lose_actor", "queue[1:] if not outside", "queue[:0] if not outside"),),
+    "lost-wake-up": (Edit(f"{_SUPERVISION}_lose_actor", "queue[1:] if not external", "queue[:0] if not external"),),
     "late-result-of-the-dead": (
         Edit(
             f"{_SUPERVISION}heard",
-            "self._of.get(event.actor)",
-            "self._of.get(event.actor) or self._slots.every[event.actor % len(self._slots.every)]",
+            "self._slots_by_actor.get(event.actor)",
+            "self._slots_by_actor.get(event.actor) or self._slots.every[event.actor % len(self._slots.every)]",
         ),
-        Edit(f"{_SUPERVISION}_done", "lying.number == event.job", "True"),
+        Edit(f"{_SUPERVISION}_finish_queued", "queued.number == event.job", "True"),
     ),
     "blamed-at-once": (Edit(f"{_SUPERVISION}_suspect", "if head.isolated_losses >= DEATHS_ALONE:", "if head.isolated_losses:"),),
     "outage-blamed": (Edit(f"{_SUPERVISION}heard", "event.outside", "False"),),
@@ -80,7 +80,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "self.broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
-    "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known for", "True for"),),
+    "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known_tasks for", "True for"),),
     "double-demand": (
         Edit(
             f"{_SUPERVISION}_replace", "heappush(self._absent, slot.index)", "heappush(self._absent, slot.index); self._start(slot, now_s)"
@@ -92,8 +92,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "result-after-drain": (
         Edit(f"{_SUPERVISION}_drain", "while slot.queue and", "queue = list(slot.queue)\n    while slot.queue and"),
         Edit(f"{_SUPERVISION}_drain", "self._slots.sort(slot)", "slot.queue.extend(queue[len(slot.queue) :]); self._slots.sort(slot)"),
-        Edit(f"{_SUPERVISION}_done", "job.holders.remove(slot)", "slot in job.holders and job.holders.remove(slot)"),
-        Edit(f"{_SUPERVISION}_done", "if job.over:", "if job.over and slot.leaves_s is None:"),
+        Edit(f"{_SUPERVISION}_finish_queued", "job.holders.remove(slot)", "slot in job.holders and job.holders.remove(slot)"),
+        Edit(f"{_SUPERVISION}_finish_queued", "if job.over:", "if job.over and slot.leaves_s is None:"),
     ),
     "measured-ahead-became-row": (
         Edit(

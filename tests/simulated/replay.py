@@ -142,8 +142,8 @@ class RecordingJobRunner(JobRunner):
             self.replay.die()
         return super().measure(request)
 
-    def _spared(self, measurer: Measurer, failing: Any) -> Measurer:
-        inner = super()._spared(measurer, failing)
+    def _without_failing(self, measurer: Measurer, failing: Any) -> Measurer:
+        inner = super()._without_failing(measurer, failing)
 
         def noted(requests: Sequence[Request]) -> Iterator[Measurement]:
             for request, measurement in zip(requests, inner(requests), strict=True):
@@ -187,7 +187,7 @@ class ReplayingJobRunner(JobRunner):
     def __init__(self, replay: Replay) -> None:
         self.replay, self.heard, self.done, self.worker = replay, Heard(), 0, "driver"
         self.known = self.heard  # type: ignore[assignment]
-        self._heard = None
+        self._first_readings = None
 
     def hear(self, update: Update) -> None:
         """Only that it was told."""

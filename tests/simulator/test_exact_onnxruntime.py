@@ -23,7 +23,7 @@ from simulator.exact_onnxruntime import exact_model, exact_session, read_tensors
 from simulator.host_nodes import HostNodes
 from tests.quantised_kernels import CASES, Batch
 from tuner.verify import reference_body
-from tuner.verify.integer_formulas import formula_of
+from tuner.verify.integer_formulas import node_formula
 
 MS = "com.microsoft"
 PAIRS = [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)]
@@ -57,7 +57,7 @@ def by_formulas(made, feeds):
     """Outputs of a model."""
     values = {item.name: numpy_helper.to_array(item) for item in made.graph.initializer} | feeds
     for node in made.graph.node:
-        found = formula_of(node)([values[name] if name else None for name in node.input])
+        found = node_formula(node)([values[name] if name else None for name in node.input])
         values |= dict(zip(node.output, found, strict=True))
     return {item.name: values[item.name] for item in made.graph.output}
 

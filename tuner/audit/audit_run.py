@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.audit.report_types import Audit, LevelAudit, RaceFigures, Rivals, TimingPair
 from tuner.audit.rerace import repeat_races
 from tuner.audit.rerun import Rerun, search_longer, search_other_seeds
-from tuner.audit.retime import clock_of, own_cycles, time_files
+from tuner.audit.retime import own_cycles, run_clock, time_files
 from tuner.config import BUILT_IN, TuneConfig, load_config
 from tuner.farm.plugin_identity import external_plugins
 from tuner.farm.subgraph_searches import SearchedSubgraph, searches
@@ -59,38 +59,38 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     config = load_config(str(settings)).given({"farm.backend": request.backend, "farm.workers": request.workers})
     external_plugins(config, config.farm.backend == "serial", request.address)
     opened, saved = open_tuned(run)
-    then, now = str(entry.identity.get("simulator")), simulator.VERSION
-    same, clock, levels = then == now, clock_of(summary), tuple(opened.machine.contention)
+    run_version, own_version = str(entry.identity.get("simulator")), simulator.VERSION
+    same_simulator, clock, levels = run_version == own_version, run_clock(summary), tuple(opened.machine.contention)
     say(f"{opened.name} on {opened.machine.name}: champions and the untuned plan compiled and timed again")
-    files = time_files(run, entry, opened, same)
+    files = time_files(run, entry, opened, same_simulator)
     faults, notes = list(files.faults), list[str]()
     subgraphs = searches(opened, str(entry.identity["run"]))
     used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
     # with other seeds, races get half of the readings, and the seeds the remainder
-    budget, taken = used // SHARE, 0
+    budget, spent = used // SHARE, 0
     raced: Mapping[str, RaceFigures] = {}
     if clock != BUILT_IN:
         share = budget if not request.seeds else budget // 2
         race = repeat_races(
             run, opened, subgraphs, summary, config, files.own_plans, files.baselines, share, request.races, request.address, say
         )  # fmt: skip
-        raced, taken = race.levels, race.readings
+        raced, spent = race.levels, race.readings
         faults += race.faults
-    rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own_plans, config)
+    rivals = {} if same_simulator or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own_plans, config)
     rerun = Rerun(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
-    longer = None
-    seeds = search_other_seeds(rerun, opened, budget - taken, request.seeds, subgraphs if same else (), say)
+    longer_search = None
+    seeds = search_other_seeds(rerun, opened, budget - spent, request.seeds, subgraphs if same_simulator else (), say)
     if seeds is not None:
-        taken += seeds.taken
+        spent += seeds.taken
         if entry.identity.get("warm_start") or entry.identity.get("start"):
             notes.append("other seeds begin without the earlier runs and the plans that this one began with")
     elif request.seeds:
-        notes.append(f"no search with another seed: {budget - taken:,} readings are left for it, too few for an epoch")
-    if request.longer and not same:
-        notes.append(f"not resumed: simulator {then} measured the run, this is {now}")
+        notes.append(f"no search with another seed: {budget - spent:,} readings are left for it, too few for an epoch")
+    if request.longer and not same_simulator:
+        notes.append(f"not resumed: simulator {run_version} measured the run, this is {own_version}")
     elif request.longer:
-        longer = search_longer(rerun, 2 * used, say)
-        taken += used
+        longer_search = search_longer(rerun, 2 * used, say)
+        spent += used
     found_levels = {}
     for level in levels:
         champion = raced[level].champion if raced else TimingPair(own_cycles(summary, level), files.champions[level])
@@ -98,7 +98,7 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
         untuned = raced[level].untuned if raced else TimingPair(recorded, files.untuned[level])
         found_levels[level] = LevelAudit(champion, untuned, raced.get(level), rivals.get(level))
     title, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
-    return Audit(title, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)
+    return Audit(title, (run_version, own_version), runner, found_levels, tuple(faults), tuple(notes), seeds, longer_search, spent, used)
 
 
 def _rivals(

@@ -128,7 +128,7 @@ class Audit:
         yield self._champions()
         yield "none is slower than the untuned plan"
         yield self._winners()
-        spreads = [] if self.seeds is None else [ends for level in self.levels if (ends := self.seeds.spread(level)) is not None]
+        spreads = [] if self.seeds is None else [limits for level in self.levels if (limits := self.seeds.spread(level)) is not None]
         if self.seeds is not None and spreads:
             largest = max(abs(end) for spread in spreads for end in spread)
             yield f"{len(self.seeds.seeds)} other seeds are within {largest:.1%} after {self.seeds.readings:,} readings"
@@ -138,27 +138,27 @@ class Audit:
 
     def _champions(self) -> str:
         moved = {level: change for level, level_audit in self.levels.items() if (change := level_audit.champion.moved) is not None}
-        then, now = self.simulator
-        if self.runner is None and then == now:
+        run_version, own_version = self.simulator
+        if self.runner is None and run_version == own_version:
             return "every champion takes the cycles that the run said"
         if not moved:
             return "champions could not be timed again"
         level = max(moved, key=lambda level: abs(moved[level]))
-        subject = f"simulator {now} times champions" if self.runner is None else "the board reads champions"
-        before = f"than {then}" if self.runner is None else "than then"
-        return f"{subject} at most {abs(moved[level]):.1%} {'slower' if moved[level] > 0 else 'faster'} {before}, at {level}"
+        subject = f"simulator {own_version} times champions" if self.runner is None else "the board reads champions"
+        comparison = f"than {run_version}" if self.runner is None else "than then"
+        return f"{subject} at most {abs(moved[level]):.1%} {'slower' if moved[level] > 0 else 'faster'} {comparison}, at {level}"
 
     def _winners(self) -> str:
         raced = {level: level_audit.raced for level, level_audit in self.levels.items() if level_audit.raced is not None}
         if raced:
             level = max(raced, key=lambda level: raced[level].flips)
-            worst = raced[level]
-            return f"under the runner's noise another program wins {worst.flips} of {worst.races} races" + (
-                f", at {level}" if worst.flips else ""
+            most_flips = raced[level]
+            return f"under the runner's noise another program wins {most_flips.flips} of {most_flips.races} races" + (
+                f", at {level}" if most_flips.flips else ""
             )
         rivals = {level: level_audit.rival for level, level_audit in self.levels.items() if level_audit.rival is not None}
         if not rivals:
             return "winners are exact, the simulator has no noise"
         level = min(rivals, key=lambda level: rivals[level].behind)
-        ahead = -rivals[level].behind
-        return f"another program of the log would win now by {ahead:.1%}, at {level}" if ahead > 0 else "the same programs would win now"
+        lead = -rivals[level].behind
+        return f"another program of the log would win now by {lead:.1%}, at {level}" if lead > 0 else "the same programs would win now"

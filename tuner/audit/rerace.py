@@ -38,15 +38,18 @@ class RaceOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class _Entry:
-    """Entries of the race of one search.  programs: number -> program.  of: level -> numbers, champion first, baseline last."""
+    """Entries of the race of one search.
+
+    programs: number -> program.  programs_by_level: level -> numbers, champion first, baseline last.
+    """
 
     search: SearchedSubgraph
     programs: Sequence[Contender]
-    of: Mapping[str, tuple[int, ...]]
+    programs_by_level: Mapping[str, tuple[int, ...]]
 
     @property
     def a_round(self) -> int:
-        return sum(map(len, self.of.values()))
+        return sum(map(len, self.programs_by_level.values()))
 
 
 def repeat_races(
@@ -93,18 +96,22 @@ def _cycles(entered: _Entry, rounds: int, config: TuneConfig, address: str | Non
     """Cycles of every reading: level -> int64 [rounds, programs of the level], FAILED where there was no reading."""
     spec = runner_spec(config)
     assert spec is not None
-    turns = [Turn(level, of if index % 2 == 0 else of[::-1]) for index in range(rounds) for level, of in entered.of.items()]
+    turns = [
+        Turn(level, programs if index % 2 == 0 else programs[::-1])
+        for index in range(rounds)
+        for level, programs in entered.programs_by_level.items()
+    ]
     by_level: dict[str, list[list[int]]] = defaultdict(list)
     with farm_of_finals(FinalsSpec(spec, tuple(contender.program for contender in entered.programs)), config, address) as farm:
         for turn, row in zip(turns, read(farm, turns), strict=True):
-            by_level[turn.level].append(row if turn.programs == entered.of[turn.level] else row[::-1])
+            by_level[turn.level].append(row if turn.programs == entered.programs_by_level[turn.level] else row[::-1])
     return {level: np.array(rows, np.int64) for level, rows in by_level.items()}
 
 
 def _median(cycles: NDArray[np.int64]) -> float:
     """Median of the successful readings; infinity without any."""
-    good = cycles[cycles > FAILED]
-    return float(np.median(good)) if len(good) else float("inf")
+    readings = cycles[cycles > FAILED]
+    return float(np.median(readings)) if len(readings) else float("inf")
 
 
 def _level(
@@ -112,18 +119,18 @@ def _level(
 ) -> RaceFigures:
     """Races of the entire model: cycles are sums over subgraphs, and the champion loses a race if it loses in any subgraph."""
     flipped = np.zeros(count, bool)
-    now = np.zeros(2)
+    raced = np.zeros(2)
     for entry, readings in zip(entered, cycles, strict=True):
         rows = readings[level]
-        now += len(entry.search.pieces) * np.array([_median(rows[:, 0]), _median(rows[:, -1])])
+        raced += len(entry.search.pieces) * np.array([_median(rows[:, 0]), _median(rows[:, -1])])
         for index, race in enumerate(np.split(rows[:, : max(1, rows.shape[1] - 1)], count)):
             medians = [_median(race[:, program]) for program in range(race.shape[1])]
             flipped[index] |= medians[0] > min(medians)
     robust, row = summary["robust"], summary["levels"][level]
-    then = int(row["cycles"] if robust is None else robust["own_cycles"][level])
-    champion, untuned = (None if np.isinf(total) else round(float(total)) for total in now)
+    recorded = int(row["cycles"] if robust is None else robust["own_cycles"][level])
+    champion, untuned = (None if np.isinf(total) else round(float(total)) for total in raced)
     return RaceFigures(
-        TimingPair(then, champion),
+        TimingPair(recorded, champion),
         TimingPair(int(row["baseline_layerwise_cycles"]), untuned),
         count,
         int(flipped.sum()),
@@ -135,23 +142,23 @@ def _faults(run: Any, entered: _Entry, cycles: Mapping[str, NDArray[np.int64]], 
     """Faults beyond noise: a champion slower than reported (relative to the untuned plan, which drifts alike), slower than the untuned
     plan, or slower than a runner-up."""
     reported = {row["plan"]: row["cycles"] for row in summary["runner"]["finalists"] if row["search"] == entered.search.run}
-    tests = sum(len(of) for of in entered.of.values())
+    tests = sum(len(programs) for programs in entered.programs_by_level.values())
     threshold = NormalDist().inv_cdf(1 - WRONG / tests)
-    for level, of in entered.of.items():
+    for level, programs in entered.programs_by_level.items():
         rows = cycles[level]
         location = f"{run}: level {level}"
         if _median(rows[:, 0]) == float("inf"):
             yield f"{location}: the champion has no reading any more"
             continue
-        plans = [entered.programs[index].plan.digest for index in of]
+        plans = [entered.programs[index].plan.digest for index in programs]
         gap = _log_ratios(rows, 0, -1)
         champion, baseline = (reported.get(plan, {}).get(level) for plan in (plans[0], plans[-1]))
-        if len(of) > 1 and score(gap) > threshold:
+        if len(programs) > 1 and score(gap) > threshold:
             yield f"{location}: the champion takes {float(np.exp(np.median(gap))) - 1:.1%} longer than the untuned plan"
-        elif len(of) > 1 and champion and baseline and score(gap - np.log(champion / baseline) - np.log1p(DRIFTED)) > threshold:
-            slower = float(np.exp(np.median(gap))) / (champion / baseline) - 1
-            yield f"{location}: the champion is {slower:.1%} slower than summary.json says, beside the untuned plan"
-        for index in range(1, len(of) - 1):
+        elif len(programs) > 1 and champion and baseline and score(gap - np.log(champion / baseline) - np.log1p(DRIFTED)) > threshold:
+            slowdown = float(np.exp(np.median(gap))) / (champion / baseline) - 1
+            yield f"{location}: the champion is {slowdown:.1%} slower than summary.json says, beside the untuned plan"
+        for index in range(1, len(programs) - 1):
             lag = _log_ratios(rows, 0, index)
             if score(lag - TOLERANCE) > threshold:
                 yield f"{location}: plan {plans[index][:8]} of the log is {-np.expm1(-np.median(lag)):.1%} faster than the champion"

@@ -27,11 +27,11 @@ from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log
 from tuner.log.writer import Origin
 from tuner.measure.grants import same_grants
-from tuner.measure.reading_cost import repeats_of
+from tuner.measure.reading_cost import repeat_count
 from tuner.measure.runners import runner_name
 from tuner.measure.store_lookup import WORKER, checked
 from tuner.platform.local_files import LocalPath
-from tuner.runs.anytime_curve import COLUMNS, best_after, readings_for
+from tuner.runs.anytime_curve import COLUMNS, best_after, needed_readings
 from tuner.runs.folder import SETTINGS
 from tuner.runs.model_source import MACHINE, SavedSource
 from tuner.runs.subgraph_runs import subgraph_copies
@@ -64,31 +64,31 @@ class Rerun:
     def beginning(self) -> int:
         """Readings before the first program other than single operators: the same for every seed."""
         grants = len(same_grants(self.saved.source.machine, self.levels))
-        return readings_for(read_log(self.run, COLUMNS), subgraph_copies(LocalPath(self.run)), grants + 1)
+        return needed_readings(read_log(self.run, COLUMNS), subgraph_copies(LocalPath(self.run)), grants + 1)
 
     @property
     def answered(self) -> int:
         """Readings of that beginning that a store filled from this log answers."""
         log = read_log(self.run, ("seq", "task", "kind", "readings")).sort_values("seq", kind="stable")
-        begins = log["readings"].cumsum() <= self.beginning
+        in_beginning = log["readings"].cumsum() <= self.beginning
         trusted = (log["kind"].astype("str") != "program") & ~log["task"].astype("str").map(checked)
-        return int(log["readings"][begins & trusted].sum())
+        return int(log["readings"][in_beginning & trusted].sum())
 
     @property
     def an_epoch(self) -> int:
         """Approximate readings of a later epoch."""
         search, measured = self.config.search, self.config.segments.measured
         tasks = search.shards * (round(search.proposed * measured) + search.generation)
-        return tasks * len(self.levels) * repeats_of(self.config)
+        return tasks * len(self.levels) * repeat_count(self.config)
 
-    def request(self, out: Path, measurements: int, seed: int, **more: Any) -> TuneRequest:
+    def request(self, out: Path, measurements: int, seed: int, **options: Any) -> TuneRequest:
         source = self.saved.source
         return TuneRequest(
             source.model, str(self.run / MACHINE), out, measurements=measurements, seed=seed, config=str(self.run / SETTINGS),
             backend=self.backend, address=self.address, workers=self.workers, style=self.saved.style, tag=str(self.identity["tag"]),
             dtype="float16" if source.dtype is DataType.float16 else "float32", shapes=source.shapes,
             random_weights=source.random_weights, objective="latency" if source.frames == 1 else "throughput",
-            frames=None if source.frames == 1 else source.frames, **more,
+            frames=None if source.frames == 1 else source.frames, **options,
         )  # fmt: skip
 
     def best(self, folder: Path, count: int | None = None) -> list[int | None]:
@@ -116,7 +116,7 @@ def search_other_seeds(
     seeds = tuple(range(first, first + count))
     prior = rerun.run / "models" / PRIOR
     best_cycles: list[list[int | None]] = []
-    taken = 0
+    spent = 0
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
         store = Path(folder) / STORE
         if free:
@@ -129,12 +129,12 @@ def search_other_seeds(
             with searched(request):
                 pass
             log = read_log(request.out, ("worker", "readings"))
-            taken += int(log["readings"][~log["worker"].astype("str").str.startswith(WORKER)].sum())
+            spent += int(log["readings"][~log["worker"].astype("str").str.startswith(WORKER)].sum())
             best_cycles.append(rerun.best(request.out))
             shutil.rmtree(request.out)
     run_cycles: Sequence[int | None] = rerun.best(rerun.run, readings) if searches else [None] * len(rerun.levels)
     seed_cycles = zip(rerun.levels, zip(*best_cycles, strict=True), strict=True)
-    return SeedSearches(readings, taken, seeds, dict(zip(rerun.levels, run_cycles, strict=True)), dict(seed_cycles))
+    return SeedSearches(readings, spent, seeds, dict(zip(rerun.levels, run_cycles, strict=True)), dict(seed_cycles))
 
 
 def _store_log(rerun: Rerun, opened: LoweredModel, searches: Sequence[SearchedSubgraph], store: Path) -> None:
@@ -159,10 +159,10 @@ def search_longer(rerun: Rerun, readings: int, say: Callable[[str], None]) -> Lo
             raise BadInputError(f"{rerun.run}: cannot be copied to {copy}: {error}") from None
         with searched(rerun.request(copy, readings, int(rerun.identity["seed"]), resume=True, quiet=rerun.quiet)):
             pass
-        after, before = rerun.best(copy), rerun.best(rerun.run)
+        longer_best, first_best = rerun.best(copy), rerun.best(rerun.run)
     cycles, regret = {}, {}
-    for level, shorter, longer in zip(rerun.levels, before, after, strict=True):
-        assert shorter is not None, "a run that has ended has measured a program at every level"
+    for level, first, longer in zip(rerun.levels, first_best, longer_best, strict=True):
+        assert first is not None, "a run that has ended has measured a program at every level"
         assert longer is not None, "its log goes on from there"
-        cycles[level], regret[level] = longer, shorter / longer - 1
+        cycles[level], regret[level] = longer, first / longer - 1
     return LongerSearch(readings, cycles, regret)

@@ -18,7 +18,7 @@ from simulator.subgraph_sequence import simulate_all
 from tuner.config import BUILT_IN
 from tuner.log.read import read_log
 from tuner.measure.grants import same_grants
-from tuner.measure.reopen import plans_of
+from tuner.measure.reopen import read_plans
 from tuner.platform.local_files import LocalPath
 from tuner.runs.anytime_curve import COLUMNS, best_after
 from tuner.runs.folder import OWN
@@ -39,7 +39,7 @@ class FileTimes(NamedTuple):
     faults: tuple[str, ...]
 
 
-def clock_of(summary: Mapping[str, Any]) -> str:
+def run_clock(summary: Mapping[str, Any]) -> str:
     """Name of the summary's clock: `simulator`, or the runner's name."""
     return BUILT_IN if summary["runner"] is None else str(summary["runner"]["name"])
 
@@ -55,7 +55,7 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
     summary, machine = entry.summary, opened.machine
     assert summary is not None
     levels = tuple(machine.contention)
-    ships, champions = plans_of(run / "plans", machine), plans_of(run / "plans" / OWN, machine)
+    ships, champions = read_plans(run / "plans", machine), read_plans(run / "plans" / OWN, machine)
     baselines = _baselines(run, opened)
     robust, rows = summary["robust"], summary["levels"]
     faults = list[str]()
@@ -68,13 +68,13 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
     unshipped = _timed(opened, {level: plan for level, plan in champions.items() if plan.digest != ships[level].digest})
     timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **unshipped}, "baseline": _timed(opened, baselines)}
     faults += [f"{run}: {name}, level {level}: {m}" for name, models in timed.items() for level, m in models.items() if isinstance(m, str)]
-    now = {
+    simulated = {
         name: {level: None if isinstance(m, str) else m.timings[level].cycles for level, m in models.items()}
         for name, models in timed.items()
     }
     # cycles are exact only by the simulator that reported them; a runner's vary from reading to reading
-    by_simulator = same_simulator and clock_of(summary) == BUILT_IN
-    if by_simulator:
+    timed_by_simulator = same_simulator and run_clock(summary) == BUILT_IN
+    if timed_by_simulator:
         expected_cycles = {
             "plans": {level: rows[level]["cycles"] for level in levels},
             f"plans/{OWN}": {level: own_cycles(summary, level) for level in levels},
@@ -82,20 +82,20 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
         }
         for name, expected in expected_cycles.items():
             for level in levels:
-                if (cycles := now[name][level]) is not None and cycles != expected[level]:
+                if (cycles := simulated[name][level]) is not None and cycles != expected[level]:
                     faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, summary.json says {expected[level]:,}")
         if summary["target"] is None:
             faults += _fastest_of_log(run, levels, {level: own_cycles(summary, level) for level in levels})
     faults += _file(run, opened, timed["plans"], rows, same_simulator)
-    plain = measure(opened, default_by_level(opened))
+    baseline = measure(opened, default_by_level(opened))
     untuned = {}
     for level in levels:
-        base, default = now["baseline"][level], plain[level].timings[level].cycles
+        base, default = simulated["baseline"][level], baseline[level].timings[level].cycles
         untuned[level] = default if base is None else min(base, default)
-        for name in ("plans", f"plans/{OWN}") if clock_of(summary) == BUILT_IN else ():
-            if (cycles := now[name][level]) is not None and cycles > untuned[level]:
+        for name in ("plans", f"plans/{OWN}") if run_clock(summary) == BUILT_IN else ():
+            if (cycles := simulated[name][level]) is not None and cycles > untuned[level]:
                 faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, the untuned plan {untuned[level]:,}")
-    return FileTimes(champions, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
+    return FileTimes(champions, baselines, simulated[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
 
 
 def _baselines(run: Path, opened: LoweredModel) -> dict[str, Plan]:

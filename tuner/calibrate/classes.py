@@ -35,7 +35,7 @@ def _no_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 class ParameterClass:
     """Class of parameters.  keys: keys of the class.  first: keys of later classes that are also free during the first fit.
 
-    assumed: values for the time before they are fitted.  beside: keys of other classes that are free again in the last fit, because they
+    assumed: values for the time before they are fitted.  absorbing: keys of other classes that are free again in the last fit, because they
     can compensate for keys of this class; the probes of such keys separate them.
     """
 
@@ -44,13 +44,13 @@ class ParameterClass:
     probes: Probes
     first: tuple[Key, ...] = ()
     assumed: Mapping[str, Number] = field(default_factory=dict)
-    beside: tuple[Key, ...] = ()
+    absorbing: tuple[Key, ...] = ()
     beside_probes: Probes = _no_probes
 
 
-def cycles_key(key: str, hidden: str, least: int = 0, greatest: int = 1 << 20) -> Key:
+def cycles_key(key: str, hidden: str, lowest: int = 0, highest: int = 1 << 20) -> Key:
     """Key of a time in cycles.  hidden: see `Key`."""
-    return Key(key, "cycles", least, greatest, hidden=hidden)
+    return Key(key, "cycles", lowest, highest, hidden=hidden)
 
 
 def rate_key(key: str, hidden: str, step: Number = 1) -> Key:
@@ -64,12 +64,12 @@ _PORT = "the port is no faster"
 _GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no faster"
 
 
-def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
+def parameter_classes(machine: Machine) -> tuple[ParameterClass, ...]:
     """Rows for a machine.  Raises `UnsupportedError` without UB or L0: probes use all buffers."""
     if missing := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
         raise UnsupportedError(f"machine {machine.name}: has no {', '.join(missing)}; calibrate takes machines with L0A, L0B and UB")
     unit = machine.matrix
-    products = [cycles_key(_of_product(unit, name), _ISSUE, 1) for name in unit.data_types]
+    products = [cycles_key(_product_keys(unit, name), _ISSUE, 1) for name in unit.data_types]
     rows = [
         ParameterClass(
             "issue", (cycles_key("issue_cycles", "flags of the scalar unit are not handed out one after another"),), issue_probes
@@ -88,18 +88,18 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
     ]
     # paths of DDR follow last: their probes also depend on paths on chip
     for path in machine.paths:
-        ends = (path.source, path.destination)
+        link = (path.source, path.destination)
         if not path.of_ddr:
-            slower = "the shared memory is no faster" if "SHARED" in ends else _ISSUE
-            keys = [rate_key(path_key(*ends, "bytes_per_cycle"), slower), cycles_key(path_key(*ends, "startup_cycles"), _ISSUE)]
-            keys += [_granule(*ends)] if uses_copy(*ends) else []
-            rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(path_probes, *ends)))
+            reason = "the shared memory is no faster" if "SHARED" in link else _ISSUE
+            keys = [rate_key(path_key(*link, "bytes_per_cycle"), reason), cycles_key(path_key(*link, "startup_cycles"), _ISSUE)]
+            keys += [_granule(*link)] if uses_copy(*link) else []
+            rows.append(ParameterClass(f"{link[0]} -> {link[1]}", tuple(keys), partial(path_probes, *link)))
     key = cycles_key("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
     rows.append(ParameterClass("flags between cores", (key,), flag_probes))
     return (*rows, *_ddr(machine), ParameterClass("launch", (cycles_key("launch_cycles", "nothing else is in the way"),), launch_probes))
 
 
-def _of_product(unit: CubeUnit | SystolicUnit, dtype: str) -> str:
+def _product_keys(unit: CubeUnit | SystolicUnit, dtype: str) -> str:
     """Key of the matrix unit's time for one product."""
     if isinstance(unit, SystolicUnit):
         return f"matrix.passes.{dtype}"
@@ -122,22 +122,22 @@ def _ddr(machine: Machine) -> list[ParameterClass]:
         Key("ddr.outstanding", "entries", 1, 4096, hidden="fewer cover the latency already: start-ups and data take longer"),
     )
     rows: list[ParameterClass] = []
-    for ends in paths:
-        keys = rate_key(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles_key(path_key(*ends, "startup_cycles"), "latency hides it")
-        name, probes = f"{ends[0]} -> {ends[1]}", partial(transfer_probes, *ends)
+    for link in paths:
+        keys = rate_key(path_key(*link, "bytes_per_cycle"), _PORT, 0.1), cycles_key(path_key(*link, "startup_cycles"), "latency hides it")
+        name, probes = f"{link[0]} -> {link[1]}", partial(transfer_probes, *link)
         rows.append(ParameterClass(name, keys, probes, () if rows else latency, wide, (port,), port_probes))
-        rows.append(ParameterClass(f"{name}, runs", (_granule(*ends),), partial(run_probes, *ends), assumed=wide))
+        rows.append(ParameterClass(f"{name}, runs", (_granule(*link),), partial(run_probes, *link), assumed=wide))
     rows.append(ParameterClass("DDR latency", latency, partial(transfer_probes, *paths[0]), assumed=wide))
     rows.append(ParameterClass("DDR port", (port,), port_probes))
     for level in list(machine.contention)[1:]:  # the port's rate is measured at the first
         share = Key(f"contention.{level}.share", "share", 0.001, 1, 0.001, inverse=True, hidden="the paths of all cores together draw less")
-        late = cycles_key(f"contention.{level}.latency_cycles", "start-ups and data take longer")
+        slow_key = cycles_key(f"contention.{level}.latency_cycles", "start-ups and data take longer")
         rows.append(
-            ParameterClass(f"level {level}", (share, late), partial(level_probes, level), beside=(port,), beside_probes=port_probes)
+            ParameterClass(f"level {level}", (share, slow_key), partial(level_probes, level), absorbing=(port,), beside_probes=port_probes)
         )
     return rows
 
 
-def keys_of(machine: Machine) -> tuple[Key, ...]:
+def fitted_keys(machine: Machine) -> tuple[Key, ...]:
     """Fitted keys of a machine, except the depth of its queues (`tuner.calibrate.queue`)."""
-    return tuple(key for row in classes_of(machine) for key in row.keys)
+    return tuple(key for row in parameter_classes(machine) for key in row.keys)

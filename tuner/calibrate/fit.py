@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.machine import Machine
-from tuner.calibrate.keys import Key, Number, value_of, with_values
+from tuner.calibrate.keys import Key, Number, read_value, with_values
 from tuner.calibrate.probes import Probe, predict_cycles
 from tuner.calibrate.readings import ProbeObservation
 
@@ -37,7 +37,7 @@ class FittedValue:
     """Fitted value of a key and its accuracy.
 
     half: half-width of the confidence interval.  low, high: range around the value without an effect on any probe, other values fixed.
-    together: another key that only a joint change distinguishes from this key, or ''.
+    partner: another key that only a joint change distinguishes from this key, or ''.
     """
 
     key: Key
@@ -45,18 +45,18 @@ class FittedValue:
     half: float
     low: Number
     high: Number
-    together: str = ""
+    partner: str = ""
 
     @property
     def hidden(self) -> bool:
         """Whether the value can change unnoticed in one direction, by far more than noise explains."""
-        least = max(2 * self.key.step if self.key.step >= 1 else 0, 0.04 * self.value, 4 * self.half)
-        return max(self.high - self.value, self.value - self.low) > least or (bool(self.key.choices) and self.high > self.low)
+        threshold = max(2 * self.key.step if self.key.step >= 1 else 0, 0.04 * self.value, 4 * self.half)
+        return max(self.high - self.value, self.value - self.low) > threshold or (bool(self.key.choices) and self.high > self.low)
 
     @property
     def enough(self) -> bool:
         """Whether more readings would not improve the result."""
-        return self.hidden or bool(self.together) or self.half <= max(self.key.step / 3, 0.0075 * self.value)
+        return self.hidden or bool(self.partner) or self.half <= max(self.key.step / 3, 0.0075 * self.value)
 
     @property
     def good(self) -> bool:
@@ -67,38 +67,38 @@ class FittedValue:
 class Problem:
     """Keys, probes, and their observations.
 
-    machine: machine with the values of all other keys.  beside: indices of free keys that are not reported: they absorb changes of the
+    machine: machine with the values of all other keys.  absorbing: indices of free keys that are not reported: they absorb changes of the
     others.
     """
 
-    def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe], beside: Sequence[Key] = ()) -> None:
-        self.machine, self.keys, self.probes = machine, (*keys, *beside), tuple(probes)
-        self.beside = range(len(keys), len(self.keys))
-        self.seen, self.error = np.zeros(len(probes)), np.ones(len(probes))
-        self._known: dict[Values, NDArray[np.float64]] = {}
+    def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe], absorbing: Sequence[Key] = ()) -> None:
+        self.machine, self.keys, self.probes = machine, (*keys, *absorbing), tuple(probes)
+        self.absorbing = range(len(keys), len(self.keys))
+        self.observed_values, self.error = np.zeros(len(probes)), np.ones(len(probes))
+        self._predictions: dict[Values, NDArray[np.float64]] = {}
 
     def observe(self, observed: Sequence[ProbeObservation]) -> None:
         """Set the observations so far; predictions stay cached."""
-        self.seen = np.array([observation.value for observation in observed])
+        self.observed_values = np.array([observation.value for observation in observed])
         self.error = np.array([observation.error for observation in observed])
 
-    def given(self) -> Values:
+    def start_values(self) -> Values:
         """Values of the machine."""
-        return tuple(value_of(self.machine, key.path) for key in self.keys)
+        return tuple(read_value(self.machine, key.path) for key in self.keys)
 
     def times(self, values: Values) -> NDArray[np.float64]:
         """Predicted times, float64 [probes]."""
-        if values not in self._known:
+        if values not in self._predictions:
             machine = with_values(self.machine, {key.path: value for key, value in zip(self.keys, values, strict=True)})
-            self._known[values] = np.array([probe.of(predict_cycles(probe, machine)) for probe in self.probes])
-        return self._known[values]
+            self._predictions[values] = np.array([probe.body_value(predict_cycles(probe, machine)) for probe in self.probes])
+        return self._predictions[values]
 
-    def off(self, values: Values) -> NDArray[np.float64]:
+    def deviations(self, values: Values) -> NDArray[np.float64]:
         """Deviations, float64 [probes]: observed less predicted, in standard errors."""
-        return (self.seen - self.times(values)) / self.error
+        return (self.observed_values - self.times(values)) / self.error
 
     def chi(self, values: Values) -> float:
-        return float((self.off(values) ** 2).sum())
+        return float((self.deviations(values) ** 2).sum())
 
     @property
     def freedom(self) -> int:
@@ -107,15 +107,17 @@ class Problem:
     def residuals(self, values: Values) -> NDArray[np.float64]:
         """Relative residuals, float64 [probes]: predicted over observed, less 1."""
         # absolute, in cycles, for times near 0
-        return np.asarray((self.times(values) - self.seen) / np.where(np.abs(self.seen) < 0.5, 1, self.seen))
+        return np.asarray(
+            (self.times(values) - self.observed_values) / np.where(np.abs(self.observed_values) < 0.5, 1, self.observed_values)
+        )
 
 
 def solve(problem: Problem, start: Values | None = None) -> Values:
     """Minimise chi squared; among equally good solutions take the first.  start: values of an earlier fit."""
     free = [i for i, key in enumerate(problem.keys) if not key.choices]
-    best = _least(problem, start or problem.given(), free)
+    best = _minimise(problem, start or problem.start_values(), free)
     alternatives = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
-    best = _best(problem, best, [_moved(problem, best, {i: choice}) for i, choice in alternatives], free, _FAR)
+    best = _best(problem, best, [_with_changes(problem, best, {i: choice}) for i, choice in alternatives], free, _FAR)
     if problem.chi(best) / problem.freedom > _MISFIT:
         best = _best(problem, best, _other_starts(problem, best, free), free, np.inf)
     return best
@@ -126,7 +128,7 @@ def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequen
     for start in sorted(starts, key=problem.chi):
         if problem.chi(start) > problem.chi(best) + far:
             break
-        solution = _least(problem, start, free)
+        solution = _minimise(problem, start, free)
         if problem.chi(solution) < problem.chi(best) - 1e-9:
             best = solution
     return best
@@ -134,19 +136,19 @@ def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequen
 
 def _other_starts(problem: Problem, values: Values, free: Sequence[int]) -> list[Values]:
     """Starts where a limit that hides a value may not bind."""
-    return [_moved(problem, values, {i: values[i] * factor if values[i] else 8 * factor}) for i in free for factor in (4.0, 0.25)]
+    return [_with_changes(problem, values, {i: values[i] * factor if values[i] else 8 * factor}) for i in free for factor in (4.0, 0.25)]
 
 
-def _moved(problem: Problem, values: Values, to: Mapping[int, float]) -> Values:
-    return tuple(problem.keys[i].rounded(to[i]) if i in to else value for i, value in enumerate(values))
+def _with_changes(problem: Problem, values: Values, changes: Mapping[int, float]) -> Values:
+    return tuple(problem.keys[i].rounded(changes[i]) if i in changes else value for i, value in enumerate(values))
 
 
-def _least(problem: Problem, start: Values, free: Sequence[int]) -> Values:
+def _minimise(problem: Problem, start: Values, free: Sequence[int]) -> Values:
     best = start
     for _ in range(6):
         step = _newton(problem, best, free)
         candidates = [
-            _moved(problem, best, {i: _limited_step(problem.keys[i], best[i], move * part) for i, move in step.items()})
+            _with_changes(problem, best, {i: _limited_step(problem.keys[i], best[i], move * part) for i, move in step.items()})
             for part in (1, 0.5, 0.2)
         ]
         candidate = min(candidates, key=problem.chi)
@@ -168,7 +170,7 @@ def slopes(problem: Problem, values: Values, index: int) -> NDArray[np.float64]:
     """Slopes, float64 [probes]: change of times in standard errors, per change of the linear quantity of a key."""
     key, value = problem.keys[index], values[index]
     step = max(key.step, _STEP * value)
-    low, high = (_moved(problem, values, {index: value + sign * step}) for sign in (-1, 1))
+    low, high = (_with_changes(problem, values, {index: value + sign * step}) for sign in (-1, 1))
     run = (1 / high[index] - 1 / low[index]) if key.inverse else high[index] - low[index]
     return (problem.times(high) - problem.times(low)) / problem.error / run if run else np.zeros_like(problem.error)
 
@@ -181,7 +183,7 @@ def _newton(problem: Problem, values: Values, free: Sequence[int]) -> dict[int, 
     sensitive = scale > 0
     if not sensitive.any():
         return {}
-    move, *_ = np.linalg.lstsq(jacobian[:, sensitive] / scale[sensitive], problem.off(values), rcond=1e-6)
+    move, *_ = np.linalg.lstsq(jacobian[:, sensitive] / scale[sensitive], problem.deviations(values), rcond=1e-6)
     return {i: float(change) for i, change in zip(np.array(free)[sensitive].tolist(), move / scale[sensitive], strict=True)}
 
 
@@ -193,7 +195,7 @@ def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values
             size = {i: max(problem.keys[i].step, scale * best[i]) for i in free}
             moves = [{i: s} for i in free for s in (-1, 1)]
             moves += [{i: s, j: t} for i in free for j in free if i < j for s in (-1, 1) for t in (-1, 1)]
-            candidates = [_moved(problem, best, {i: best[i] + s * size[i] for i, s in move.items()}) for move in moves]
+            candidates = [_with_changes(problem, best, {i: best[i] + s * size[i] for i, s in move.items()}) for move in moves]
             candidate = min(candidates, key=problem.chi, default=best)
             if problem.chi(candidate) >= problem.chi(best) - 1e-9:
                 break
@@ -203,13 +205,13 @@ def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values
 
 def estimate_accuracy(problem: Problem, values: Values) -> tuple[FittedValue, ...]:
     """Estimate the accuracy of each value, with the others of the class free."""
-    least = problem.chi(values)
-    reach = [_unobservable_range(problem, values, i, least) for i in range(len(values))]
+    lowest = problem.chi(values)
+    reach = [_unobservable_range(problem, values, i, lowest) for i in range(len(values))]
     sensitive = [i for i, key in enumerate(problem.keys) if not key.choices and _is_observable(problem, values, i)]
     half, single = np.zeros(len(values)), np.zeros(len(values))
     partner: dict[int, str] = {}
     # a misfit beyond the noise widens all intervals
-    worse = max(1.0, np.sqrt(least / (problem.freedom + 3 * np.sqrt(2 * problem.freedom))))
+    inflation = max(1.0, np.sqrt(lowest / (problem.freedom + 3 * np.sqrt(2 * problem.freedom))))
     if sensitive:
         jacobian = np.stack([slopes(problem, values, i) for i in sensitive], 1)
         scale = np.linalg.norm(jacobian, axis=0)
@@ -217,7 +219,7 @@ def estimate_accuracy(problem: Problem, values: Values) -> tuple[FittedValue, ..
         joint = np.sqrt(np.diag(covariance)) / scale
         for row, i in enumerate(sensitive):
             width = values[i] ** 2 if problem.keys[i].inverse else 1.0
-            half[i], single[i] = CONFIDENCE * worse * joint[row] * width, CONFIDENCE * worse / scale[row] * width
+            half[i], single[i] = CONFIDENCE * inflation * joint[row] * width, CONFIDENCE * inflation / scale[row] * width
             correlated = [(abs(covariance[row, column]), sensitive[column]) for column in range(len(sensitive)) if column != row]
             if correlated and half[i] > 20 * single[i]:
                 partner[i] = problem.keys[max(correlated)[1]].path
@@ -236,39 +238,39 @@ def _is_observable(problem: Problem, values: Values, index: int) -> bool:
     return float(np.linalg.norm(slopes(problem, values, index))) * (step / value**2 if key.inverse else step) > _SEEN
 
 
-def _unobservable_range(problem: Problem, values: Values, index: int, least: float) -> tuple[Number, Number]:
+def _unobservable_range(problem: Problem, values: Values, index: int, lowest: float) -> tuple[Number, Number]:
     """Range around a value without an effect on any probe."""
     key, value = problem.keys[index], values[index]
     if key.choices:
-        same = [choice for choice in key.choices if problem.chi(_moved(problem, values, {index: choice})) <= least + DISTINCT]
-        return min([*same, value]), max([*same, value])
-    return _as_far(problem, values, index, least, -1), _as_far(problem, values, index, least, 1)
+        equivalent = [choice for choice in key.choices if problem.chi(_with_changes(problem, values, {index: choice})) <= lowest + DISTINCT]
+        return min([*equivalent, value]), max([*equivalent, value])
+    return _farthest_equivalent(problem, values, index, lowest, -1), _farthest_equivalent(problem, values, index, lowest, 1)
 
 
-def _as_far(problem: Problem, values: Values, index: int, least: float, sign: int) -> Number:
+def _farthest_equivalent(problem: Problem, values: Values, index: int, lowest: float, sign: int) -> Number:
     """End of the range of a value in one direction: by doubling steps, then by halving."""
     key, value = problem.keys[index], values[index]
 
-    def same(point: Number) -> bool:
-        moved = _moved(problem, values, {index: point})
-        return problem.chi(moved) <= least + DISTINCT or (
-            bool(problem.beside) and problem.chi(_least(problem, moved, problem.beside)) <= least + DISTINCT
+    def is_equivalent(point: Number) -> bool:
+        moved = _with_changes(problem, values, {index: point})
+        return problem.chi(moved) <= lowest + DISTINCT or (
+            bool(problem.absorbing) and problem.chi(_minimise(problem, moved, problem.absorbing)) <= lowest + DISTINCT
         )
 
-    inside: Number = value
+    inner: Number = value
     step = max(key.step, _STEP * value)
     while True:
         candidate = key.rounded(value + sign * step)
-        if candidate == inside:
-            return inside
-        if not same(candidate):
+        if candidate == inner:
+            return inner
+        if not is_equivalent(candidate):
             break
-        inside = candidate
+        inner = candidate
         step *= 2
-    outside = candidate
-    while abs(outside - inside) > max(key.step, 0.002 * value) * 1.001:
-        middle = key.rounded((outside + inside) / 2)
-        if middle in (inside, outside):
+    outer = candidate
+    while abs(outer - inner) > max(key.step, 0.002 * value) * 1.001:
+        middle = key.rounded((outer + inner) / 2)
+        if middle in (inner, outer):
             break
-        inside, outside = (middle, outside) if same(middle) else (inside, middle)
-    return inside
+        inner, outer = (middle, outer) if is_equivalent(middle) else (inner, middle)
+    return inner

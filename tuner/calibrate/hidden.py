@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.npu.machine import Machine
-from tuner.calibrate.classes import keys_of
-from tuner.calibrate.keys import Key, Number, value_of, with_values
+from tuner.calibrate.classes import fitted_keys
+from tuner.calibrate.keys import Key, Number, read_value, with_values
 from tuner.calibrate.queue import QUEUE
 
 FACTORS = (0.7, 1.4)  # range of drawn values, relative to the described ones
@@ -17,10 +17,10 @@ _LAUNCH = 3000  # cycles: most drawn for the launch
 def hidden_machine(machine: Machine, seed: int) -> Machine:
     """Twin of a machine with another value for every fitted key."""
     rng = np.random.default_rng([seed, 24])
-    return with_values(machine, {key.path: _changed(key, value_of(machine, key.path), rng) for key in (*keys_of(machine), QUEUE)})
+    return with_values(machine, {key.path: _draw_value(key, read_value(machine, key.path), rng) for key in (*fitted_keys(machine), QUEUE)})
 
 
-def _changed(key: Key, value: Number, rng: np.random.Generator) -> Number:
+def _draw_value(key: Key, value: Number, rng: np.random.Generator) -> Number:
     if key.choices:
         return int(rng.choice(key.choices[:3]))
     if not value:

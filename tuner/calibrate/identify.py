@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from simulator.npu.machine import Machine
-from tuner.calibrate.classes import ParameterClass, Probes, classes_of
+from tuner.calibrate.classes import ParameterClass, Probes, parameter_classes
 from tuner.calibrate.fit import FittedValue, Problem, Values, estimate_accuracy, solve
-from tuner.calibrate.keys import Key, Number, value_of, with_values
+from tuner.calibrate.keys import Key, Number, read_value, with_values
 from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_engines import launch_probes
 from tuner.calibrate.queue import QUEUE, find_queue_depth
@@ -78,40 +78,40 @@ class Calibration:
 
 @dataclass
 class _Row:
-    """Class during the fit.  beside: probes of the keys beside its own.  count: readings of each program."""
+    """Class during the fit.  shared_probes: probes of the keys beside its own.  count: readings of each program."""
 
     row: ParameterClass
     probes: tuple[Probe, ...]
-    beside: tuple[Probe, ...]
+    shared_probes: tuple[Probe, ...]
     count: int = 0
 
 
 def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     """Fit the machine to the board that it describes.  Raises `BadInputError` for impossible readings."""
-    given = board.machine
+    start = board.machine
     load = _load(board)
-    machine, rows = given, []
+    machine, rows = start, []
     cache: dict[Probes, tuple[Probe, ...]] = {}  # probes shared by several classes are read once
 
     def probes(row: Probes) -> tuple[Probe, ...]:
         key = next((builder for builder in cache if _has_same_probes(builder, row)), row)
-        return cache.setdefault(key, row(given, load))
+        return cache.setdefault(key, row(start, load))
 
-    for row in classes_of(given):
+    for row in parameter_classes(start):
         state = _Row(row, probes(row.probes), probes(row.beside_probes))
         rows.append(state)
         machine = _fit_until_accurate(board, machine, state, most_readings)
     depth = find_queue_depth(board, machine, load)
     if depth is not None:
-        machine = with_values(machine, {depth.key.path: _nearest_to_given(depth, given.queue_depth)})
+        machine = with_values(machine, {depth.key.path: _nearest_to_given(depth, start.queue_depth)})
     # second pass: the assumed values are fitted now
     class_findings = []
     for state in rows:
-        machine, findings = _settled(board, given, machine, state)
+        machine, findings = _settle_class(board, start, machine, state)
         class_findings.append(findings)
-    queue = (_finding_without_probe(QUEUE, given) if depth is None else _finding(depth, given, 0),)
+    queue = (_finding_without_probe(QUEUE, start) if depth is None else _finding(depth, start, 0),)
     return Calibration(
-        given,
+        start,
         machine,
         (*class_findings, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")),
         board.readings,
@@ -133,8 +133,8 @@ def _load(board: ProbedBoard) -> int:
 
 
 def _observe(board: ProbedBoard, problem: Problem) -> None:
-    spread = board.spread(problem.probes)
-    problem.observe([board.observed(probe, spread) for probe in problem.probes])
+    noise = board.spread(problem.probes)
+    problem.observe([board.observed(probe, noise) for probe in problem.probes])
 
 
 def _fit_until_accurate(board: ProbedBoard, machine: Machine, state: _Row, limit: int) -> Machine:
@@ -149,49 +149,50 @@ def _fit_until_accurate(board: ProbedBoard, machine: Machine, state: _Row, limit
         _observe(board, problem)
         values = solve(problem, values)
         if state.count >= limit or all(estimate.enough for estimate in estimate_accuracy(problem, values)):
-            return with_values(machine, _by_key(problem, values))
+            return with_values(machine, _values_by_key(problem, values))
         state.count = min(limit, 2 * state.count)
 
 
-def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
+def _values_by_key(problem: Problem, values: Values) -> dict[str, Number]:
     return {key.path: value for key, value in zip(problem.keys, values, strict=True)}
 
 
-def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
+def _settle_class(board: ProbedBoard, start: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
     if not state.probes:
-        unseen = tuple(_finding_without_probe(key, given) for key in state.row.keys)
+        unseen = tuple(_finding_without_probe(key, start) for key in state.row.keys)
         return machine, ClassFindings(state.row.name, unseen, 0, 0, 0.0, 0.0, 0.0, "")
-    problem = Problem(machine, state.row.keys, (*state.probes, *state.beside), state.row.beside)
+    problem = Problem(machine, state.row.keys, (*state.probes, *state.shared_probes), state.row.absorbing)
     _observe(board, problem)
-    values = solve(problem, problem.given())
+    values = solve(problem, problem.start_values())
     estimates = estimate_accuracy(problem, values)[: len(state.row.keys)]
-    findings = tuple(_finding(estimate, given, state.count) for estimate in estimates)
-    chosen = tuple(finding.value for finding in findings)
-    deviation = problem.residuals((*chosen, *values[len(chosen) :]))[: len(state.probes)]
-    worst = int(np.argmax(np.abs(deviation)))
+    findings = tuple(_finding(estimate, start, state.count) for estimate in estimates)
+    value_tuple = tuple(finding.value for finding in findings)
+    deviation = problem.residuals((*value_tuple, *values[len(value_tuple) :]))[: len(state.probes)]
+    worst_index = int(np.argmax(np.abs(deviation)))
     # absolute, in cycles, for times near 0
-    noise = problem.error / np.where(np.abs(problem.seen) < 0.5, 1, np.abs(problem.seen))
+    noise = problem.error / np.where(np.abs(problem.observed_values) < 0.5, 1, np.abs(problem.observed_values))
     noise = noise[: len(state.probes)]
     class_findings = ClassFindings(
         state.row.name, findings, len(state.probes), state.count,
-        float(np.sqrt((deviation**2).mean())), float(np.sqrt((noise**2).mean())), float(deviation[worst]), state.probes[worst].name,
+        float(np.sqrt((deviation**2).mean())), float(np.sqrt((noise**2).mean())), float(deviation[worst_index]),
+        state.probes[worst_index].name,
     )  # fmt: skip
     return with_values(machine, {finding.key.path: finding.value for finding in findings}), class_findings
 
 
-def _finding_without_probe(key: Key, given: Machine) -> ValueFinding:
+def _finding_without_probe(key: Key, start: Machine) -> ValueFinding:
     """Finding for a key without a probe."""
-    value = value_of(given, key.path)
+    value = read_value(start, key.path)
     return ValueFinding(key, value, value, 0.0, "given", key.least, key.greatest, f"no probe: {key.hidden}")
 
 
-def _nearest_to_given(estimate: FittedValue, given: Number) -> Number:
+def _nearest_to_given(estimate: FittedValue, start: Number) -> Number:
     """Given value if inside the unobservable range, else the nearest end of the range."""
-    return min(max(given, estimate.low), estimate.high) if estimate.hidden else estimate.value
+    return min(max(start, estimate.low), estimate.high) if estimate.hidden else estimate.value
 
 
-def _finding(fit: FittedValue, given: Machine, readings: int) -> ValueFinding:
-    key, old = fit.key, value_of(given, fit.key.path)
+def _finding(fit: FittedValue, start: Machine, readings: int) -> ValueFinding:
+    key, old = fit.key, read_value(start, fit.key.path)
     if fit.hidden:
         if fit.high >= key.greatest:
             scope = f"any value from {fit.low:g} on"
@@ -205,12 +206,12 @@ def _finding(fit: FittedValue, given: Machine, readings: int) -> ValueFinding:
     # the key is observable: only its accuracy is in question
     value = _few_digits(fit)
     source: Source = "calibrated"
-    why = ""
-    if fit.together:
-        source, why = "uncertain", f"only together with {fit.together}"
+    reason = ""
+    if fit.partner:
+        source, reason = "uncertain", f"only together with {fit.partner}"
     elif not fit.good:
-        source, why = "uncertain", f"noise: {readings} readings of each program leave +-{fit.half:.2g}"
-    return ValueFinding(key, old, value, fit.half, source, value - fit.half, value + fit.half, why)
+        source, reason = "uncertain", f"noise: {readings} readings of each program leave +-{fit.half:.2g}"
+    return ValueFinding(key, old, value, fit.half, source, value - fit.half, value + fit.half, reason)
 
 
 def _few_digits(estimate: FittedValue) -> Number:

@@ -38,7 +38,7 @@ class Key:
         return steps * int(self.step) if self.step >= 1 else steps / round(1 / self.step)
 
 
-def value_of(machine: Machine, key: str) -> Number:
+def read_value(machine: Machine, key: str) -> Number:
     """Value of a key.  Raises KeyError for a key that the machine lacks."""
     holder, name = _holder(machine.model_dump(mode="json"), key)
     number: Number = holder[name]
@@ -46,7 +46,7 @@ def value_of(machine: Machine, key: str) -> Number:
 
 
 def with_values(machine: Machine, values: Mapping[str, Number]) -> Machine:
-    """Machine with other values, by key.  Raises pydantic's ValidationError for illegal values, KeyError as `value_of`."""
+    """Machine with other values, by key.  Raises pydantic's ValidationError for illegal values, KeyError as `read_value`."""
     raw = machine.model_dump(mode="json")
     for key, value in values.items():
         holder, name = _holder(raw, key)

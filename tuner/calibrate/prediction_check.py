@@ -62,9 +62,9 @@ class HeldOut:
         right = total = 0.0
         levels = np.array(self.level)
         for level in sorted(set(self.level)):
-            at_level = levels == level
-            i, j = np.triu_indices(int(at_level.sum()), 1)
-            measured, predicted = (np.sign(cycles[at_level][i] - cycles[at_level][j]) for cycles in (self.measured, self.predicted))
+            in_level = levels == level
+            i, j = np.triu_indices(int(in_level.sum()), 1)
+            measured, predicted = (np.sign(cycles[in_level][i] - cycles[in_level][j]) for cycles in (self.measured, self.predicted))
             right += float(((measured * predicted + 1) / 2)[measured != 0].sum())
             total += int((measured != 0).sum())
         return right / total if total else 0.0
@@ -93,15 +93,15 @@ def _segments(machine: Machine, networks: Sequence[str], count: int, seed: int) 
     """Predicted cycles by level, and the runner's input, of all networks in turn until all are exhausted."""
     rng = np.random.default_rng([seed, 5])
     dtype = machine.matrix.data_types[0]
-    packed = [one for name in networks for one in open_network(ModelSpec.named(Path(name), machine, dtype, {}, None)).packed]
-    streams = [_of_unit(one, -(-2 * count // len(packed)), rng) for one in packed]
+    units = [unit for name in networks for unit in open_network(ModelSpec.named(Path(name), machine, dtype, {}, None)).packed]
+    streams = [_draw_streams(unit, -(-2 * count // len(units)), rng) for unit in units]
     while streams:
         segments = [(stream, next(stream, None)) for stream in streams]
         yield from (segment for _, segment in segments if segment is not None)
         streams = [stream for stream, segment in segments if segment is not None]
 
 
-def _of_unit(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
+def _draw_streams(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
     target_graph = packed.target_graph
     compiler = Compiler(target_graph)
     for gene in _genes(target_graph, count, rng):

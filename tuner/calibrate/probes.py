@@ -17,25 +17,25 @@ _AT_LEAST = 32  # least repeats of a body
 
 @dataclass(frozen=True)
 class Probe:
-    """Time of program `more` minus time of program `less`, divided by `per`.
+    """Time of program `long` minus time of program `short`, divided by `divisor`.
 
     grows: whether more work must take longer; False where a free value may be 0.
     """
 
     name: str
     level: str
-    more: Program
-    less: Program | None
-    per: float
+    long: Program
+    short: Program | None
+    divisor: float
     grows: bool = True
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        return (self.more,) if self.less is None else (self.more, self.less)
+        return (self.long,) if self.short is None else (self.long, self.short)
 
-    def of(self, times: Sequence[float]) -> float:
+    def body_value(self, times: Sequence[float]) -> float:
         """Observed quantity.  times: times of `programs`."""
-        return times[0] / self.per if self.less is None else (times[0] - times[1]) / self.per
+        return times[0] / self.divisor if self.short is None else (times[0] - times[1]) / self.divisor
 
 
 def predict_cycles(probe: Probe, machine: Machine) -> list[int]:
@@ -65,11 +65,11 @@ def repeat_body(
     """
     level = level or next(iter(machine.contention))
 
-    def of(repeats: int) -> Program:
+    def build(repeats: int) -> Program:
         first, *other_bodies = (list(body) * repeats for body in bodies)
         return make_program(machine, [[*first, spare_instruction(machine)], *other_bodies])
 
-    less = of(FEW)
-    step = max(1.0, (time_program(of(FEW + 16), machine, level) - time_program(less, machine, level)) / 16)
+    short = build(FEW)
+    step = max(1.0, (time_program(build(FEW + 16), machine, level) - time_program(short, machine, level)) / 16)
     repeats = FEW + max(_AT_LEAST, min(MOST // max(map(len, bodies)), round(load / step)))
-    return Probe(name, level, of(repeats), less, (repeats - FEW) * per, grows)
+    return Probe(name, level, build(repeats), short, (repeats - FEW) * per, grows)

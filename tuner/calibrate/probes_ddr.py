@@ -68,15 +68,15 @@ def run_probes(source: str, target: str, machine: Machine, load: int) -> tuple[P
 
 def port_probes(machine: Machine, load: int, level: str = "") -> tuple[Probe, ...]:
     """Probes of the port: all cores read, all cores write, and both at once."""
-    loads, stores = _of_ddr(machine)
+    loads, stores = _ddr_links(machine)
     probes = []
-    for direction, ends in (("read", loads[:1]), ("write", stores[:1]), ("read and write", [*loads[:1], *stores[:1]])):
-        if not ends:
+    for direction, links in (("read", loads[:1]), ("write", stores[:1]), ("read and write", [*loads[:1], *stores[:1]])):
+        if not links:
             continue
         bodies = []
         for core in range(machine.cores):
             # one body for both directions, so that their queues are filled alike
-            bodies.append([_move(machine, *end, min(256, _room(machine, *end)), core=core) for end in ends])
+            bodies.append([_move(machine, *end, min(256, _room(machine, *end)), core=core) for end in links])
         cores_text = f"{machine.cores} cores" if machine.cores > 1 else "one core"
         probes.append(repeat_body(f"{cores_text}, {direction}", machine, bodies, load, level=level))
     return tuple(probes)
@@ -84,14 +84,14 @@ def port_probes(machine: Machine, load: int, level: str = "") -> tuple[Probe, ..
 
 def level_probes(level: str, machine: Machine, load: int) -> tuple[Probe, ...]:
     """Probes of the port and of serialised transfers, at a level."""
-    ends = _of_ddr(machine)[0][0]
-    waiting = repeat_body(
-        f"{ends[0]} -> {ends[1]}, one after the end of another", machine, [_after_itself(machine, *ends, 2)], load, level=level
+    link = _ddr_links(machine)[0][0]
+    probe = repeat_body(
+        f"{link[0]} -> {link[1]}, one after the end of another", machine, [_after_itself(machine, *link, 2)], load, level=level
     )
-    return (*port_probes(machine, load, level), waiting)
+    return (*port_probes(machine, load, level), probe)
 
 
-def _of_ddr(machine: Machine) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _ddr_links(machine: Machine) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Paths that load and paths that store, as (source, destination)."""
-    ends = [(path.source, path.destination) for path in machine.paths if path.of_ddr]
-    return [end for end in ends if end[0] == "DDR"], [end for end in ends if end[1] == "DDR"]
+    links = [(path.source, path.destination) for path in machine.paths if path.of_ddr]
+    return [end for end in links if end[0] == "DDR"], [end for end in links if end[1] == "DDR"]

@@ -61,5 +61,5 @@ def _shapes(machine: Machine, dtype: DataType) -> tuple[tuple[int, int, int], ..
             and n1 * rows * fractal.sum_blocks <= blocks(Memory.L0C)
         )
 
-    wanted = ((16, 1, 1), (32, 2, 1), (64, 2, 4), (128, 4, 4), (128, 4, 8))
-    return tuple(shape for shape in wanted if fits(*shape))
+    candidates = ((16, 1, 1), (32, 2, 1), (64, 2, 4), (128, 4, 4), (128, 4, 8))
+    return tuple(shape for shape in candidates if fits(*shape))

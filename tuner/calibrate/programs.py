@@ -57,8 +57,8 @@ def copy(machine: Machine, source: Memory, target: Memory, start: int, place: in
     repeats the same burst.  start, place: first blocks."""
     path = machine.path(source, target)
     assert path is not None, f"{machine.name} has no path {source.name} -> {target.name}"
-    packed = length if stride else 0
-    strides = (stride, packed) if target != Memory.DDR else (packed, stride)
+    length_or_zero = length if stride else 0
+    strides = (stride, length_or_zero) if target != Memory.DDR else (length_or_zero, stride)
     return make_record(Op.COPY, Engine[path.engine], source, target, place, start, parameters=(length, count, *strides, 1, 0, 0))
 
 

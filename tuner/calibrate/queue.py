@@ -20,9 +20,9 @@ def find_queue_depth(board: ProbedBoard, machine: Machine, load: int) -> FittedV
     """Depth of the queues of a machine with all other values fitted.  None where no probe exists."""
     load = max(load, 8 * DEEPEST * max(1, machine.issue_cycles))
     level = next(iter(machine.contention))
-    holds, too_many = 1, DEEPEST + 1
-    while too_many - holds > 1:
-        entries = (holds + too_many) // 2
+    fitting, too_many = 1, DEEPEST + 1
+    while too_many - fitting > 1:
+        entries = (fitting + too_many) // 2
         program = queue_program(board.machine, entries, load)
         if program is None:
             return None
@@ -30,16 +30,16 @@ def find_queue_depth(board: ProbedBoard, machine: Machine, load: int) -> FittedV
             math.log(time_program(program, with_values(machine, {QUEUE.path: depth}), level)) for depth in (entries, entries - 1)
         )
         if stops - fits < _TOLD:
-            return FittedValue(QUEUE, machine.queue_depth, 0.0, holds, too_many - 1)
+            return FittedValue(QUEUE, machine.queue_depth, 0.0, fitting, too_many - 1)
         probe = Probe(f"queue of {entries}", level, program, None, 1)
         board.read("queue", [probe], _READINGS)
-        seen = math.log(board.observed(probe, 0.0).value)
-        if abs(seen - fits) < abs(seen - stops):
-            holds = entries
+        log_cycles = math.log(board.observed(probe, 0.0).value)
+        if abs(log_cycles - fits) < abs(log_cycles - stops):
+            fitting = entries
         else:
             too_many = entries
     return (
-        FittedValue(QUEUE, holds, 0.0, holds, DEEPEST if holds < DEEPEST else 1 << 20)
-        if holds == DEEPEST
-        else FittedValue(QUEUE, holds, 0.0, holds, holds)
+        FittedValue(QUEUE, fitting, 0.0, fitting, DEEPEST if fitting < DEEPEST else 1 << 20)
+        if fitting == DEEPEST
+        else FittedValue(QUEUE, fitting, 0.0, fitting, fitting)
     )

@@ -35,7 +35,7 @@ class _ProgramReadings:
 
     program: Encoded
     level: str
-    where: str
+    label: str
     cycles: list[int]
 
 
@@ -45,84 +45,87 @@ class ProbedBoard:
     machine: its description, for which programs are written.  heard: prints a line about every round.
     """
 
-    def __init__(self, name: str, bench: Bench, machine: Machine, heard: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, name: str, bench: Bench, machine: Machine, progress: Callable[[str], None] = lambda _: None) -> None:
         self.name, self.machine = name, machine
-        self._bench, self._heard = bench, heard
-        self._kept: dict[tuple[int, str], _ProgramReadings] = {}
+        self._bench, self._progress = bench, progress
+        self._readings: dict[tuple[int, str], _ProgramReadings] = {}
         self._programs: list[Program] = []  # kept alive, so that no id is reused
         self.held_out = 0  # readings of programs that are no probes
 
     @property
     def readings(self) -> int:
-        return sum(len(entry.cycles) for entry in self._kept.values())
+        return sum(len(entry.cycles) for entry in self._readings.values())
 
     def read(self, label: str, probes: Sequence[Probe], count: int) -> None:
         """Read until every program of the probes has `count` readings, all programs in turn, so that drift affects all alike.
 
         Raises `BadInputError` for impossible readings.
         """
-        entries = [self._of(probe, program) for probe in probes for program in probe.programs]
-        self._heard(f"{label}: {len(probes)} probes, {count} readings each")
+        entries = [self._program_readings(probe, program) for probe in probes for program in probe.programs]
+        self._progress(f"{label}: {len(probes)} probes, {count} readings each")
         for index in range(count):
             for entry in entries if index % 2 == 0 else reversed(entries):
                 if len(entry.cycles) <= index:
-                    entry.cycles.append(self._once(entry))
+                    entry.cycles.append(self._read_once(entry))
         for probe in probes:
             self._sensible(probe)
 
-    def observed(self, probe: Probe, spread: float) -> ProbeObservation:
-        """Observation of a probe.  spread: spread of one reading, see `spread`."""
-        times = [self._of(probe, program).cycles for program in probe.programs]
+    def observed(self, probe: Probe, noise: float) -> ProbeObservation:
+        """Observation of a probe.  noise: spread of one reading, see `noise`."""
+        times = [self._program_readings(probe, program).cycles for program in probe.programs]
         centres = [_centre(cycles) for cycles in times]
-        errors = [c * max(spread * _EFFICIENCY / np.sqrt(len(cycles)), _SAME) for c, cycles in zip(centres, times, strict=True)]
+        errors = [c * max(noise * _EFFICIENCY / np.sqrt(len(cycles)), _SAME) for c, cycles in zip(centres, times, strict=True)]
         half = 0.3  # rounding to an integer number of cycles
-        return ProbeObservation(probe.of(centres), float(np.hypot(np.linalg.norm(errors), half)) / probe.per)
+        return ProbeObservation(probe.body_value(centres), float(np.hypot(np.linalg.norm(errors), half)) / probe.divisor)
 
-    def centre(self, program: Encoded, level: str, where: str, count: int) -> float:
+    def centre(self, program: Encoded, level: str, label: str, count: int) -> float:
         """Cycles of a program, from readings that are not stored.  Raises `BadInputError`."""
-        entry = _ProgramReadings(program, level, f"{where} at {level}", [])
+        entry = _ProgramReadings(program, level, f"{label} at {level}", [])
         self.held_out += count
-        return _centre([self._once(entry) for _ in range(count)])
+        return _centre([self._read_once(entry) for _ in range(count)])
 
     def spread(self, probes: Sequence[Probe]) -> float:
         """Relative standard deviation of a reading, over all programs of the probes."""
         deviations: list[float] = []
-        for entry in {id(k): k for probe in probes for k in (self._of(probe, program) for program in probe.programs)}.values():
+        for entry in {
+            id(k): k for probe in probes for k in (self._program_readings(probe, program) for program in probe.programs)
+        }.values():
             n, values = len(entry.cycles), np.log(entry.cycles)
             if n > 1:
                 deviations += (np.abs(values - np.median(values)) * np.sqrt(n / (n - 1))).tolist()
         return _MAD * float(np.median(deviations)) if deviations else 0.0
 
-    def _of(self, probe: Probe, program: Program) -> _ProgramReadings:
+    def _program_readings(self, probe: Probe, program: Program) -> _ProgramReadings:
         key = (id(program), probe.level)
-        if key not in self._kept:
+        if key not in self._readings:
             self._programs.append(program)
             expected = time_program(program, self.machine, probe.level)
-            length = "" if len(probe.programs) == 1 else (", shorter" if program is probe.less else ", longer")
-            where = f"probe {probe.name!r}{length} at {probe.level}"
-            self._kept[key] = _ProgramReadings(encode_program(program, self.machine, probe.level, expected), probe.level, where, [])
-        return self._kept[key]
+            length = "" if len(probe.programs) == 1 else (", shorter" if program is probe.short else ", longer")
+            label = f"probe {probe.name!r}{length} at {probe.level}"
+            self._readings[key] = _ProgramReadings(encode_program(program, self.machine, probe.level, expected), probe.level, label, [])
+        return self._readings[key]
 
-    def _once(self, entry: _ProgramReadings) -> int:
+    def _read_once(self, entry: _ProgramReadings) -> int:
         reading = self._bench.once(entry.program, entry.level)
         if reading.cycles is None:
-            raise BadInputError(f"--runner {self.name}: {entry.where}: {reading.status}: {reading.error}")
+            raise BadInputError(f"--runner {self.name}: {entry.label}: {reading.status}: {reading.error}")
         return reading.cycles
 
     def _sensible(self, probe: Probe) -> None:
         """Raise `BadInputError` if more work does not take longer, or if readings of one program scatter beyond `SPREAD_MOST`."""
-        times = [self._of(probe, program).cycles for program in probe.programs]
-        where = f"--runner {self.name}: probe {probe.name!r} at {probe.level}"
-        spread = self.spread([probe])
-        if spread > SPREAD_MOST:
-            raise BadInputError(f"{where}: readings of one program scatter by {spread:.0%}; accepted: up to {SPREAD_MOST:.0%}")
-        if not probe.grows or probe.less is None:
+        times = [self._program_readings(probe, program).cycles for program in probe.programs]
+        label = f"--runner {self.name}: probe {probe.name!r} at {probe.level}"
+        noise = self.spread([probe])
+        if noise > SPREAD_MOST:
+            raise BadInputError(f"{label}: readings of one program scatter by {noise:.0%}; accepted: up to {SPREAD_MOST:.0%}")
+        if not probe.grows or probe.short is None:
             return
-        more, less = (_centre(cycles) for cycles in times)
-        if more <= less:
-            how = "the same" if more == less else "less"
+        long, short = (_centre(cycles) for cycles in times)
+        if long <= short:
+            comparison = "the same" if long == short else "less"
             raise BadInputError(
-                f"{where}: the work of {probe.per:g} repeats more takes {how} ({less:,.0f} cycles, then {more:,.0f}); accepted: longer"
+                f"{label}: the work of {probe.divisor:g} repeats more takes {comparison} "
+                f"({short:,.0f} cycles, then {long:,.0f}); accepted: longer"
             )
 
 

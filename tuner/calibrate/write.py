@@ -43,8 +43,8 @@ def machine_text(source: str, machine: Machine, calibration: Calibration, comman
     for text in (_edited(source, raw), _yaml(raw)):
         content = "\n".join(head) + "\n" + text
         with contextlib.suppress(yaml.YAMLError, ValidationError):
-            written = Machine.model_validate(yaml.safe_load(content))
-            if written == machine and written.provenance == described:
+            written_machine = Machine.model_validate(yaml.safe_load(content))
+            if written_machine == machine and written_machine.provenance == described:
                 return content
     raise AssertionError("a machine that is written is read as it was")
 
@@ -88,17 +88,17 @@ def _edited(source: str, raw: Mapping[str, Any]) -> str:
                 edits.append(_inserted(source, folder, path[-1], value))
         elif yaml.safe_load(node.value) != value if node.style is None else node.value != value:
             edits.append(_Edit(node.start_mark.index, node.end_mark.index, _scalar(value)))
-    edits.extend(_cut(source, root, "provenance"))
+    edits.extend(_split_source(source, root, "provenance"))
     # edits run from the end, so that earlier positions stay valid
     text = source
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.stop :]
     sections = "".join(f"{key}: {_scalar(value)}\n" for key, value in absent.items())
-    said = {"provenance": raw["provenance"]} if "provenance" in raw else {}
-    return text + ("" if text.endswith("\n") else "\n") + sections + (_yaml(said) if said else "")
+    entries = {"provenance": raw["provenance"]} if "provenance" in raw else {}
+    return text + ("" if text.endswith("\n") else "\n") + sections + (_yaml(entries) if entries else "")
 
 
-def _cut(source: str, root: yaml.Node, name: str) -> Iterator[_Edit]:
+def _split_source(source: str, root: yaml.Node, name: str) -> Iterator[_Edit]:
     """Removal of a section, up to the end of its last line."""
     for key, section in root.value:
         if key.value == name:
@@ -122,9 +122,9 @@ def _children(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
         yield from ((str(key.value), value) for key, value in node.value)
     elif isinstance(node, yaml.SequenceNode):
         for element in node.value:
-            ends = dict(_children(element))
-            if {"source", "destination"} <= ends.keys():
-                yield f"{ends['source'].value}->{ends['destination'].value}", element
+            last_children = dict(_children(element))
+            if {"source", "destination"} <= last_children.keys():
+                yield f"{last_children['source'].value}->{last_children['destination'].value}", element
 
 
 def _folder(node: yaml.Node, path: tuple[str, ...]) -> yaml.MappingNode | None:

@@ -116,11 +116,11 @@ def check_compiled(
         integers = check_quantised(
             expected.integers(None if floats is None else load_network(floats)), first, compiled.machine, compiled.dtype
         )
-    wrong = next((level_check for level_check in checked if level_check.values.faults and level_check.values.beyond is None), None)
+    failed_level = next((level_check for level_check in checked if level_check.values.faults and level_check.values.beyond is None), None)
     blamed, cause = None, ""
-    if wrong is not None:
-        tensors = [name for name, one in wrong.values.compared.items() if not one.ok]
-        blamed = first_wrong(body, compiled, arrays, wrong.level, tensors)
+    if failed_level is not None:
+        tensors = [name for name, tensor in failed_level.values.compared.items() if not tensor.ok]
+        blamed = first_wrong(body, compiled, arrays, failed_level.level, tensors)
         cause = "no operator of it is found wrong where it is compiled anew; compile it again" if blamed is None else str(blamed)
     return FileCheck(port_faults(path), tuple(checked), integers, blamed, outputs, compiled.dtype, cause)
 
@@ -130,8 +130,8 @@ def _level(checked: LevelCheck, dtype: DataType) -> dict[str, Any]:
     return {
         "ok": checked.ok,
         **_figures(values.worst),
-        "compared": {name: _figures(one) for name, one in values.compared.items()},
-        "counted": {name: {"equal": one.equal, "of": one.count} for name, one in values.counted.items()},
+        "compared": {name: _figures(figures) for name, figures in values.compared.items()},
+        "counted": {name: {"equal": figures.equal, "of": figures.count} for name, figures in values.counted.items()},
         "first_beyond": None if values.beyond is None else TensorSummary.of(values.beyond, dtype).model_dump(),
         "findings": list(checked.findings),
         "variant_cycles": dict(checked.table_cycles),
@@ -141,14 +141,14 @@ def _level(checked: LevelCheck, dtype: DataType) -> dict[str, Any]:
     }
 
 
-def _figures(one: TensorComparison) -> dict[str, float | None]:
-    rounding = None if one.rounding is None else finite_or_none(one.rounding)
-    return {"max_rel_error": finite_or_none(one.error), "rounding_rel_error": rounding, "limit_rel_error": one.limit}
+def _figures(comparison: TensorComparison) -> dict[str, float | None]:
+    rounding = None if comparison.rounding is None else finite_or_none(comparison.rounding)
+    return {"max_rel_error": finite_or_none(comparison.error), "rounding_rel_error": rounding, "limit_rel_error": comparison.limit}
 
 
 def _print_check(checked: LevelCheck, outputs: Mapping[str, Any]) -> None:
-    for name, one in {**checked.values.compared, **checked.values.counted}.items():
-        print_line(f"{'output' if name in outputs else 'tensor'} {name}: {one}")
+    for name, comparison in {**checked.values.compared, **checked.values.counted}.items():
+        print_line(f"{'output' if name in outputs else 'tensor'} {name}: {comparison}")
     recomputed = f"cycles at {len(checked.cycles)} levels recomputed"
     print_line(f"sanitizer: {len(checked.findings)} findings; {recomputed}; bound {checked.bound_cycles:,}")
     for fault in checked.faults:
@@ -156,38 +156,38 @@ def _print_check(checked: LevelCheck, outputs: Mapping[str, Any]) -> None:
 
 
 def _integers(check: QuantisedCheck) -> dict[str, Any]:
-    operators, values, wrong = check.operators.total
+    operators, values, differing = check.operators.total
     by_kind = {kind: dict(zip(("operators", "values", "differing"), counts, strict=True)) for kind, counts in check.operators.kinds.items()}
     report: dict[str, Any] = {
-        "operators": operators, "values": values, "differing": wrong, "first": check.operators.first or None, "kinds": by_kind,
+        "operators": operators, "values": values, "differing": differing, "first": check.operators.first or None, "kinds": by_kind,
         "left_out": list(check.operators.left_out), "fixed_point_steps": check.operators.steps and dict(check.operators.steps),
         "unfused_steps": dict(check.unfused), "unfused_through_steps": dict(check.through),
         "stock": {"differing": check.stock[0], "of": check.stock[1]},
         "faults": list(check.faults), "float": None,
     }  # fmt: skip
     if check.agreement is not None:
-        same, choices = check.agreement.top1
-        report["float"] = {"top1_same": same, "top1_of": choices, "sqnr_db": finite_or_none(check.agreement.sqnr_db)}
+        equal, choices = check.agreement.top1
+        report["float"] = {"top1_same": equal, "top1_of": choices, "sqnr_db": finite_or_none(check.agreement.sqnr_db)}
     return report
 
 
 def _print_integers(integers: QuantisedCheck) -> None:
-    operators, values, wrong = integers.operators.total
-    print_line(f"integers: {operators} operators on onnxruntime's inputs, {wrong:,} of {values:,} values differ")
+    operators, values, differing = integers.operators.total
+    print_line(f"integers: {operators} operators on onnxruntime's inputs, {differing:,} of {values:,} values differ")
     if (steps := integers.operators.steps) is not None:
         step_counts = ", ".join(f"{count:,} by {step}" for step, count in steps.items()) or "none"
         print_line(f"  reference: TFLite's fixed-point rounding, as on the machine; distance from onnxruntime: {step_counts} steps")
-    for kind, (count, size, off) in integers.operators.kinds.items():
-        print_line(f"  {kind}: {count} operators, {off:,} of {size:,} values differ")
+    for kind, (count, size, differing_values) in integers.operators.kinds.items():
+        print_line(f"  {kind}: {count} operators, {differing_values:,} of {size:,} values differ")
     if integers.operators.left_out:
-        some = ", ".join(integers.operators.left_out[:3])
-        print_line(f"  not compared one by one: {len(integers.operators.left_out)} operators, such as {some}")
+        examples = ", ".join(integers.operators.left_out[:3])
+        print_line(f"  not compared one by one: {len(integers.operators.left_out)} operators, such as {examples}")
     for scope, steps in (("each operator", integers.unfused), ("from the inputs on", integers.through)):
         step_counts = ", ".join(f"{int(count):,} by {step}" for step, count in steps.items()) or "none"
         print_line(f"onnxruntime without groups, {scope}: values off {step_counts} steps")
     print_line(f"onnxruntime's default options: {integers.stock[0]:,} of {integers.stock[1]:,} output values differ")
     if integers.agreement is not None:
-        same, choices = integers.agreement.top1
-        print_line(f"float model: top-1 agrees in {same:,} of {choices:,}, SQNR {integers.agreement.sqnr_db:.1f} dB")
+        equal, choices = integers.agreement.top1
+        print_line(f"float model: top-1 agrees in {equal:,} of {choices:,}, SQNR {integers.agreement.sqnr_db:.1f} dB")
     for fault in integers.faults:
         print_line(f"FAILED {fault}")

@@ -33,28 +33,34 @@ def compare(
     from tuner.runs import progress
     from tuner.runs.list_runs import open_run
 
-    allowed = None if fail_if_slower is None else _percent(fail_if_slower)
+    allowed_percent = None if fail_if_slower is None else _percent(fail_if_slower)
     folders = place(first), place(second)
     comparison = progress.compare_runs(open_run(folders[0]), open_run(folders[1]), force)
     ratios = {level: comparison.ratio(level) for level in comparison.cycles}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))  # geometric mean, since these are ratios
-    slower = [] if allowed is None else [level for level, (a, b) in comparison.cycles.items() if b > a * (1 + allowed / 100)]
+    slower_levels = (
+        [] if allowed_percent is None else [level for level, (a, b) in comparison.cycles.items() if b > a * (1 + allowed_percent / 100)]
+    )
     if as_json:
         levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in comparison.cycles.items()}
         counts = {"candidates": comparison.candidates, "lost_rows": comparison.lost}
-        verdict = {} if allowed is None else {"allowed_percent": allowed, "slower": slower}
+        verdict = {} if allowed_percent is None else {"allowed_percent": allowed_percent, "slower": slower_levels}
         print_json({"first": str(folders[0]), "second": str(folders[1]), **counts, "levels": levels, "mean_ratio": mean, **verdict})
-        return int(bool(slower))
+        return int(bool(slower_levels))
     print_line(f"best after {comparison.candidates:,} measured programs of each")
-    for folder, lost in zip(folders, comparison.lost, strict=True):
-        if lost:
-            print_line(f"{folder}: {lost:,} rows of the log were lost; the best program may be among them")
+    for folder, lost_rows_count in zip(folders, comparison.lost, strict=True):
+        if lost_rows_count:
+            print_line(f"{folder}: {lost_rows_count:,} rows of the log were lost; the best program may be among them")
     rows = [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in comparison.cycles.items()]
     print_table(("<level", *map(str, folders), "second / first"), [*rows, ("mean", None, None, f"{mean:.4f}")])
-    if allowed is not None:
-        where = f"more than {allowed:g}% slower at {', '.join(slower)}" if slower else f"nowhere more than {allowed:g}% slower"
-        print_line(f"{folders[1]}: {where} than {folders[0]}")
-    return int(bool(slower))
+    if allowed_percent is not None:
+        finding = (
+            f"more than {allowed_percent:g}% slower at {', '.join(slower_levels)}"
+            if slower_levels
+            else f"nowhere more than {allowed_percent:g}% slower"
+        )
+        print_line(f"{folders[1]}: {finding} than {folders[0]}")
+    return int(bool(slower_levels))
 
 
 def _percent(text: str) -> float:

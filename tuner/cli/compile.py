@@ -94,12 +94,12 @@ def compile_(
     try:
         opened = open_network(source)
     except AllOnHostError as nothing:
-        why = str(nothing).partition("; supported are ")[0]
+        reason = str(nothing).partition("; supported are ")[0]
         if min_npu_share is not None:
-            raise InfeasibleError(f"--min-npu-share {min_npu_share:g}: {why}") from None
+            raise InfeasibleError(f"--min-npu-share {min_npu_share:g}: {reason}") from None
         if out is None or stages or plan or in_run > 1:  # no NPU program exists for these options
             raise
-        on_host = write_for_host(nothing.part, source, why, out)
+        on_host = write_for_host(nothing.part, source, reason, out)
         if as_json:
             print_json(on_host.values)
         for line in () if as_json else (*on_host.lines, f"{out}: {on_host.values['file_bytes']:,} bytes"):

@@ -27,25 +27,25 @@ from tuner.cli.text import finite_or_none, print_json, print_table, ratio
 
 def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json: bool) -> None:
     """Serve the inferences with the controller, with every single variant and with the oracle, and compare."""
-    runs, about = _runs(path, load, level)
+    runs, header = _runs(path, load, level)
     machine, thresholds = runs.compiled.machine, runs.thresholds
 
     def row(served: ServedRun) -> dict[str, Any]:
         return _row(served, runs.oracle, machine.clock_hz)
 
-    chosen = runs.chosen()
+    chosen_runs = runs.chosen()
     report: dict[str, Any] = {
         "file": str(path),
         "machine": machine.name,
         "clock_hz": machine.clock_hz,
-        **about,
-        "result": row(chosen),
+        **header,
+        "result": row(chosen_runs),
         "static": {name: row(served) for name, served in runs.static.items()},
         "best_static": runs.best,
         "oracle": row(runs.oracle),
         "variants": {name: _variant(runs, v, name) for v, name in enumerate(runs.runtime.names)},
         "thresholds": _threshold_report(thresholds, runs.response) if thresholds else None,
-        "granted": None if runs.grants is None else _granted(runs, runs.grants, chosen),
+        "granted": None if runs.grants is None else _granted(runs, runs.grants, chosen_runs),
     }
     if as_json:
         print_json(report)
@@ -55,10 +55,10 @@ def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json
 
 def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Iterable[bytes], str]:
     """Serve the inferences with the controller: trace events of the variants' runs, and a line that describes them."""
-    runs, about = _runs(path, load, level)
+    runs, header = _runs(path, load, level)
     served = runs.chosen()
-    events = served_trace(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **about})
-    policy = about["controller"] if runs.level is None else f"static {runs.level}"
+    events = served_trace(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **header})
+    policy = header["controller"] if runs.level is None else f"static {runs.level}"
     return events, f"{policy}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
 
 
@@ -73,8 +73,8 @@ def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRu
     trace, inferences = _trace(load.trace or ""), 1000 if load.inferences is None else load.inferences
     contention = Contention(trace, controller, inferences, level, by_hand, load.switch_cycles, load.grants)
     runs = ContendedRuns(read_model(path), contention)
-    about = {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
-    return runs, about | ({} if load.grants is None else {"grants": str(load.grants)})
+    header = {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
+    return runs, header | ({} if load.grants is None else {"grants": str(load.grants)})
 
 
 def _trace(text: str) -> Path | tuple[str, int]:
@@ -107,13 +107,17 @@ def _row(served: ServedRun, oracle: ServedRun, clock_hz: int) -> dict[str, Any]:
 
 def _granted(runs: ContendedRuns, grants: GrantTrace, served: ServedRun) -> dict[str, Any]:
     """Granted resources by cycle with the variants that fit, needs of each variant, and the longest wait of an announcement."""
-    names, needs = runs.runtime.names, runs.runtime.needs or ()
+    names, requirements = runs.runtime.names, runs.runtime.needs or ()
     steps = [
-        {"cycle": cycle, **granted._asdict(), "fits": [name for name, need in zip(names, needs, strict=True) if need.fits(granted)]}
+        {"cycle": cycle, **granted._asdict(), "fits": [name for name, need in zip(names, requirements, strict=True) if need.fits(granted)]}
         for cycle, granted in zip(grants.cycles, grants.grants, strict=True)
     ]
     wait = grants.longest_wait(served.start.tolist(), served.cycles)
-    return {"needs": {name: need._asdict() for name, need in zip(names, needs, strict=True)}, "steps": steps, "longest_wait_cycles": wait}
+    return {
+        "needs": {name: need._asdict() for name, need in zip(names, requirements, strict=True)},
+        "steps": steps,
+        "longest_wait_cycles": wait,
+    }
 
 
 def _variant(runs: ContendedRuns, variant: int, name: str) -> dict[str, Any]:
@@ -132,14 +136,14 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
         "t_max": [t / RHO_UNIT for t in rule.t_max],
         "border_shares": [border.share for border in thresholds.borders] or None,
         "slice_cycles": rule.slice_cycles,
-        "merged": [asdict(merged) for merged in thresholds.merged],
+        "merged": [asdict(merge) for merge in thresholds.merged],
         "oscillations": [asdict(oscillation) for oscillation in thresholds.oscillations],
     }
 
 
 def _gain(name: str, result: Mapping[str, Any], static: Mapping[str, Mapping[str, Any]], best: str) -> str:
-    less = 1 - result["mean_cycles"] / static[best]["mean_cycles"]
-    return f"{name} takes {abs(less):.1%} {'less' if less >= 0 else 'more'} time than the best variant alone, {best}"
+    reduction = 1 - result["mean_cycles"] / static[best]["mean_cycles"]
+    return f"{name} takes {abs(reduction):.1%} {'less' if reduction >= 0 else 'more'} time than the best variant alone, {best}"
 
 
 _GRANTED = {"l1_bytes": "L1 B", "shared_bytes": "shared B", "cores": "cores"}
@@ -147,14 +151,19 @@ _GRANTED = {"l1_bytes": "L1 B", "shared_bytes": "shared B", "cores": "cores"}
 
 def _print_granted(granted: Mapping[str, Any]) -> None:
     """Print columns only for resources that change, or that some variant lacks."""
-    steps, needs = granted["steps"], granted["needs"]
-    keys = [key for key in _GRANTED if len({step[key] for step in steps}) > 1 or any(need[key] > steps[0][key] for need in needs.values())]
+    steps, requirements = granted["steps"], granted["needs"]
+    keys = [
+        key
+        for key in _GRANTED
+        if len({step[key] for step in steps}) > 1 or any(need[key] > steps[0][key] for need in requirements.values())
+    ]
     print_line()
     print_line(f"grants, acknowledged after at most {granted['longest_wait_cycles']:,} cycles, and the variants that fit them")
     rows = [(step["cycle"], *(step[key] for key in keys), ", ".join(step["fits"])) for step in steps]
     print_table(("from cycle", *(_GRANTED[key] for key in keys), "<fits"), rows)
     print_table(
-        ("<variant", *(f"needs {_GRANTED[key]}" for key in keys)), [(name, *(need[key] for key in keys)) for name, need in needs.items()]
+        ("<variant", *(f"needs {_GRANTED[key]}" for key in keys)),
+        [(name, *(need[key] for key in keys)) for name, need in requirements.items()],
     )
 
 
@@ -189,7 +198,9 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
                 row["p99_cycles"],
                 row["switches"],
                 f"{row['regret']:+.2%}",
-                *(f"{spent / row['cycles']:.1%}" for spent in row["variant_cycles"].values()),  # share of the time in each variant
+                *(
+                    f"{variant_cycles / row['cycles']:.1%}" for variant_cycles in row["variant_cycles"].values()
+                ),  # share of the time in each variant
             )
             for label, row in rows.items()
         ],
@@ -223,8 +234,8 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
     rule = report["thresholds"]
     print_line()
     duration = f"held for {rule['slice_cycles']:,} cycles and one inference at least"
-    where = "" if report["granted"] is None else "where all variants fit, "
-    print_line(f"{where}thresholds of rho, {duration}; ladder {' > '.join(rule['ladder'])}")
+    condition = "" if report["granted"] is None else "where all variants fit, "
+    print_line(f"{condition}thresholds of rho, {duration}; ladder {' > '.join(rule['ladder'])}")
     border_shares = rule["border_shares"] or [None] * len(rule["t_min"])
     if border_shares:
         print_table(
@@ -236,7 +247,7 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
                 )
             ],
         )
-    for merged in thresholds.merged:
-        print_line(f"{merged.variant} is not used, {merged.into} is: {merged.why}")
+    for merge in thresholds.merged:
+        print_line(f"{merge.variant} is not used, {merge.into} is: {merge.why}")
     for oscillation in thresholds.oscillations:
         print_line(f"warning: {oscillation}")

@@ -125,8 +125,8 @@ def _plugins() -> CheckResult:
     rows = [{"kind": f.plugin.kind, "name": f.plugin.name, "version": f.plugin.version, "from": f.where} for f in plugins]
     built_in = {kind.name: list(kind.built_in) for kind in KINDS}
     text = "; ".join(f"{row['kind']} {row['name']} {row['version']} ({row['from']})" for row in rows) or "none installed"
-    along = ", ".join(f"{kind} {', '.join(names)}" for kind, names in built_in.items())
-    return CheckResult(f"{text}; built in: {along}", {"plugins": rows, "built_in": built_in})
+    included = ", ".join(f"{kind} {', '.join(names)}" for kind, names in built_in.items())
+    return CheckResult(f"{text}; built in: {included}", {"plugins": rows, "built_in": built_in})
 
 
 def _disk(folder: Path) -> CheckResult:
@@ -221,14 +221,14 @@ def _values(file: Path) -> CheckResult:
     file_check = check_compiled(file, session, random_feeds(session, 0), session.levels)
     if file_check.faults:
         return _touched(file_check.faults)
-    worst = max((checked.values.worst for checked in file_check.levels), key=lambda one: one.error)
-    return CheckResult(f"{len(file_check.levels)} levels, random input; {worst}", {"faults": []})
+    worst_tensor = max((checked.values.worst for checked in file_check.levels), key=lambda tensor: tensor.error)
+    return CheckResult(f"{len(file_check.levels)} levels, random input; {worst_tensor}", {"faults": []})
 
 
 def _touched(faults: Sequence[str]) -> CheckResult:
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    remainder = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     advice = "make it anew: `tilefarm compile MODEL`, or `tilefarm export RUN` where a run made it"
-    return CheckResult(f"{faults[0]}{more}; {advice}", {"faults": list(faults)}, "FAILED")
+    return CheckResult(f"{faults[0]}{remainder}; {advice}", {"faults": list(faults)}, "FAILED")
 
 
 def _whole_way() -> CheckResult:

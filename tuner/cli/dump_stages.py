@@ -18,12 +18,12 @@ ALL = "all"
 
 def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
     """Stages, several in a text with commas between them, `all` for all: in the compiler's order.  Raises `BadInputError`."""
-    wanted = {word.strip() for text in texts for word in text.split(",")}
+    names = {word.strip() for text in texts for word in text.split(",")}
     for text in texts:
         for word in text.split(","):
             if word.strip() not in (*DUMPED, ALL):
                 raise BadInputError(f"--dump {text}: no stage {word.strip()!r}; expected {', '.join(DUMPED)} or {ALL}")
-    return tuple(stage for stage in DUMPED if stage in wanted or ALL in wanted)
+    return tuple(stage for stage in DUMPED if stage in names or ALL in names)
 
 
 def print_texts(texts: Iterable[StageText]) -> None:

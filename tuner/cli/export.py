@@ -59,8 +59,8 @@ def export(
         raise BadInputError("--t-min, --t-max and --slice go with --bundle")
     # a compiled file has its plans already: options that choose plans need a run
     if bundle is not None and os.path.isfile(run):
-        of_run = {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--insure": insure, "--style": style}
-        for name, value in of_run.items():
+        run_options = {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--insure": insure, "--style": style}
+        for name, value in run_options.items():
             if value is not None:
                 raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")
         _show(bundle_facts(read_compiled(run), bundle, str(run), by_hand), as_json)
@@ -70,18 +70,18 @@ def export(
         words = f"--insure {insure:g}" if variants is None else f"--variants {variants}"
         raise BadInputError(f"{words}: chooses the plans, so it goes with neither --plan nor --plans")
     opened, saved = open_tuned(run)
-    chosen = run_plans(run, opened.machine, plan, plans) if not choosing else few_plans(run, opened, variants, insure)
-    report = write_compiled(opened, chosen, out, style or saved.style)
-    written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run), by_hand)
-    show_report(report if written is None else report._replace(values={**report.values, "bundle": written}), as_json)
-    if written is not None and not as_json:
-        _show(written, as_json=False)
+    plans_to_compile = run_plans(run, opened.machine, plan, plans) if not choosing else few_plans(run, opened, variants, insure)
+    report = write_compiled(opened, plans_to_compile, out, style or saved.style)
+    facts = None if bundle is None else bundle_facts(report.compiled, bundle, str(run), by_hand)
+    show_report(report if facts is None else report._replace(values={**report.values, "bundle": facts}), as_json)
+    if facts is not None and not as_json:
+        _show(facts, as_json=False)
 
 
-def _show(written: Mapping[str, Any], as_json: bool) -> None:
+def _show(facts: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json({"bundle": written})
+        print_json({"bundle": facts})
         return
-    print_line(f"{written['folder']}: a bundle of {written['parts']} parts, {written['bytes']:,} bytes; its README.md says how to link it")
-    for oscillation in written["oscillations"]:
+    print_line(f"{facts['folder']}: a bundle of {facts['parts']} parts, {facts['bytes']:,} bytes; its README.md says how to link it")
+    for oscillation in facts["oscillations"]:
         print_line(f"warning: {oscillation}")

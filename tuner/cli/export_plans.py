@@ -21,7 +21,7 @@ from simulator.npu.machine import Machine
 from simulator.thresholds import ManualThresholds
 from tuner.config import BUILT_IN, NPU
 from tuner.log.read import read_rows, read_tasks
-from tuner.measure.reopen import plans_of
+from tuner.measure.reopen import read_plans
 from tuner.runs.folder import OWN
 from tuner.runs.list_runs import open_run
 from tuner.selection.variant_choice import Candidates, choose_variants, unjudged_reason
@@ -37,17 +37,17 @@ def plan_by_digest(run: Path, digest: str) -> Plan:
     """
     if not digest or len(digest) > DIGEST_DIGITS or set(digest) - set("0123456789abcdef"):
         raise BadInputError(f"--plan {digest}: expected up to {DIGEST_DIGITS} hex digits of a plan's digest")
-    for plans in (_kept, _measured):
+    for plans in (_stored_plans, _measured):
         matches = {plan.digest: plan for plan in plans(run) if plan.digest.startswith(digest)}
         if len(matches) > 1:
             raise BadInputError(f"--plan {digest}: {len(matches)} plans begin so: {', '.join(sorted(matches)[:4])}")
         if matches:
             return next(iter(matches.values()))
-    lost = read_rows(run, "tasks", ()).lost if (run / "tasks").is_dir() else 0
-    raise BadInputError(f"--plan {digest}: {run} has no such plan" + (f"; {lost} of its tasks were lost" if lost else ""))
+    lost_rows = read_rows(run, "tasks", ()).lost if (run / "tasks").is_dir() else 0
+    raise BadInputError(f"--plan {digest}: {run} has no such plan" + (f"; {lost_rows} of its tasks were lost" if lost_rows else ""))
 
 
-def _kept(run: Path) -> Iterator[Plan]:
+def _stored_plans(run: Path) -> Iterator[Plan]:
     yield from (Plan.load(path) for path in sorted((run / "plans").glob("**/*.json")))
 
 
@@ -57,11 +57,11 @@ def _measured(run: Path) -> Iterator[Plan]:
         return
     tasks = read_tasks(run, ("kind", "payload"))
     for payload in tasks.loc[tasks["kind"] == "program", "payload"]:
-        if (plan := _plan_in(payload)) is not None:
+        if (plan := _decode_plan(payload)) is not None:
             yield plan
 
 
-def _plan_in(payload: str) -> Plan | None:
+def _decode_plan(payload: str) -> Plan | None:
     content = json.loads(payload)
     raw = content.get("plan", content) if isinstance(content, dict) else None
     try:
@@ -78,7 +78,7 @@ def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Pa
         return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
     if str(folder) == ROBUST:
         return dict.fromkeys(machine.contention, robust_plan(run))
-    return plans_of(folder if folder is not None else run / "plans", machine)
+    return read_plans(folder if folder is not None else run / "plans", machine)
 
 
 def robust_plan(run: Path) -> Plan:
@@ -100,7 +100,7 @@ def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float 
     if (runner := summary["runner"]) is not None:
         words = f"--insure {insure:g}" if count is None else f"--variants {count}"
         raise BadInputError(f"{words}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume {words}`")
-    champions = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
+    champions = measure(opened, read_plans(run / "plans" / OWN, opened.machine))
     robust = None
     if summary["robust"] is not None:
         robust = next(iter(measure(opened, dict.fromkeys(champions, robust_plan(run))).values()))
@@ -109,10 +109,10 @@ def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float 
     return {level: m.plan for level, m in shipped.variants.items()}
 
 
-def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ManualThresholds | None) -> dict[str, Any]:
+def bundle_facts(compiled: Compiled, folder: Path, source: str, by_hand: ManualThresholds | None) -> dict[str, Any]:
     """Write the bundle of a compiled model, with the threshold rule set by hand if given; returns its description as JSON.
 
-    where: names the model in errors.
+    source: names the model in errors.
     """
     # encode and decode as a file does: no trailing data behind the constants, integers of Python
     read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
@@ -120,6 +120,6 @@ def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ManualTh
     if by_hand is not None and read.controller is not None:
         read, thresholds = with_rule(read, read.controller, by_hand)
         oscillations = [str(oscillation) for oscillation in thresholds.oscillations]
-    manifest = write_bundle(read, folder, where)
+    manifest = write_bundle(read, folder, source)
     size_bytes = sum(part.size_bytes for part in manifest.parts)
     return {"folder": str(folder), "parts": len(manifest.parts), "bytes": size_bytes, "oscillations": oscillations}

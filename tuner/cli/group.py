@@ -58,24 +58,24 @@ class _Later(MutableMapping[str, Any]):
 
     def __init__(self, lines: Mapping[str, str]) -> None:
         self._lines = lines
-        self._made: dict[str, Any] = {}
+        self._imported: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
+        if name not in self._imported:
             line = self._lines[name]  # KeyError: no such command, even if a module has the name
             app = import_module(f"{__package__}.{name}").app
             for command in app.registered_commands:
-                command.callback = _guard_inputs(_spread(command.callback))
+                command.callback = _guard_inputs(_expand_options(command.callback))
             command_object = typer.main.get_command(app)
             command_object.name, command_object.help = name, "\n\n".join(filter(None, (line, command_object.help)))
-            self._made[name] = command_object
-        return self._made[name]
+            self._imported[name] = command_object
+        return self._imported[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
+        self._imported[name] = command
 
     def __delitem__(self, name: str) -> None:
-        del self._made[name]
+        del self._imported[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lines)
@@ -84,7 +84,7 @@ class _Later(MutableMapping[str, Any]):
         return len(self._lines)
 
 
-def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
+def _expand_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that the fields of its dataclass parameters become options; several commands share such a dataclass."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {name: param.annotation for name, param in signature.parameters.items() if is_dataclass(param.annotation)}
@@ -100,13 +100,13 @@ def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
             parameters.append(param)
 
     @wraps(function)
-    def spread(**values: Any) -> Any:
+    def command(**values: Any) -> Any:
         grouped = {name: group(**{field.name: values.pop(field.name) for field in fields(group)}) for name, group in groups.items()}
         return function(**values, **grouped)
 
-    vars(spread)["__signature__"] = signature.replace(parameters=parameters)
-    spread.__annotations__ = {param.name: param.annotation for param in parameters}
-    return spread
+    vars(command)["__signature__"] = signature.replace(parameters=parameters)
+    command.__annotations__ = {param.name: param.annotation for param in parameters}
+    return command
 
 
 def path_uses(function: Callable[..., Any]) -> dict[str, PathUse]:

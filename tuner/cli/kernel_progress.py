@@ -26,21 +26,21 @@ def report_kernels(search: bool) -> Iterator[None]:
 
     def tell(kernel: CompiledKernel | None) -> None:
         nonlocal start_s, last_line_s
-        now = time.monotonic()
-        if start_s and now - last_line_s < EVERY_S:
+        now_s = time.monotonic()
+        if start_s and now_s - last_line_s < EVERY_S:
             return
         from simulator.kernel_cache import own_folder  # numba is imported already
         from simulator.kernel_list import compile_beside, listed_kernels
 
-        done, total = len(list(own_folder().rglob("*.nbi"))), len(listed_kernels(search))
+        compiled, total = len(list(own_folder().rglob("*.nbi"))), len(listed_kernels(search))
         if not start_s:
-            start_s, last_line_s = now, now if done < _FEW else math.inf
-            if done < _FEW:
+            start_s, last_line_s = now_s, now_s if compiled < _FEW else math.inf
+            if compiled < _FEW:
                 say("compiling kernels, once for this version on this computer")
                 compile_beside(usable_cpus() - 1, search)
-        elif done < total:
-            last_line_s = now
-            say(f"compiling kernels: {done} of about {total}, about {(now - start_s) * (total - done) / max(1, done):.0f} s")
+        elif compiled < total:
+            last_line_s = now_s
+            say(f"compiling kernels: {compiled} of about {total}, about {(now_s - start_s) * (total - compiled) / max(1, compiled):.0f} s")
 
     listeners.append(tell)
     try:

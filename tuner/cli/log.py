@@ -59,11 +59,11 @@ def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     from tuner.runs.migrate import migrate_run
     from tuner.runs.repair import lost_rows
 
-    done = migrate_run(run, out)
+    report = migrate_run(run, out)
     if as_json:
-        print_json({"out": str(out), "schema_version": SCHEMA_VERSION, **{name: result._asdict() for name, result in done.items()}})
+        print_json({"out": str(out), "schema_version": SCHEMA_VERSION, **{name: result._asdict() for name, result in report.items()}})
         return
-    for name, result in done.items():
+    for name, result in report.items():
         note = (
             f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
         )
@@ -74,18 +74,18 @@ def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 def _print(run: Path, faults: list[Fault], sound_text: str, as_json: bool) -> None:
     from tuner.runs.repair import lost_rows
 
-    lost = lost_rows(run)
+    lost_counts = lost_rows(run)
     if as_json:
         fault_rows = [{"file": fault.file, "what": fault.problem} for fault in faults]
-        print_json({"run": str(run), "faults": fault_rows, "lost_rows": lost})
+        print_json({"run": str(run), "faults": fault_rows, "lost_rows": lost_counts})
         return
     for fault in faults:
         print_line(f"{fault.file}: {fault.problem}")
     if not faults:
         print_line(f"{run}: {sound_text}")
-    _print_lost(lost)
+    _print_lost(lost_counts)
 
 
-def _print_lost(lost: dict[str, int]) -> None:
-    for name, count in lost.items():
+def _print_lost(lost_counts: dict[str, int]) -> None:
+    for name, count in lost_counts.items():
         print_line(f"{name}: {count:,} rows were lost")

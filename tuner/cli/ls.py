@@ -27,34 +27,34 @@ def ls(
     from tuner.platform.remote_files import place
     from tuner.runs.list_runs import find_runs
 
-    above = place(folder)
-    runs = list(find_runs(above))
+    root = place(folder)
+    runs = list(find_runs(root))
     if as_json:
         print_json([_json(run) for run in runs])
         return
     if not runs:
-        print_line(f"{above}: no run here or below")
+        print_line(f"{root}: no run here or below")
         return
     columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "readings", "<speed-up", "<tag")
-    print_table(columns, [_row(above, run) for run in runs])
+    print_table(columns, [_row(root, run) for run in runs])
 
 
 def _row(folder: AnyPath, run: RunEntry) -> tuple[object, ...]:
     gains = programs = readings = None
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
-        programs, readings = run.summary["candidates"], readings_of(run.summary)
+        programs, readings = run.summary["candidates"], reading_count(run.summary)
     head = run.identity
     return path_below(folder, run.path), head["model"], head["machine"], head["seed"], run.state, programs, readings, gains, head.get("tag")
 
 
 def _json(run: RunEntry) -> dict[str, object]:
     levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
-    readings = None if run.summary is None else readings_of(run.summary)
+    readings = None if run.summary is None else reading_count(run.summary)
     return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels, "readings": readings}
 
 
-def readings_of(summary: dict[str, Any]) -> int | None:
+def reading_count(summary: dict[str, Any]) -> int | None:
     """Readings of the search, the canary and the finals together; None for a summary of an earlier version."""
     use = summary.get("measurements")
     return None if use is None else int(use["search"] + use["canary"] + use["finals"])

@@ -104,16 +104,16 @@ def _source(
     return read_source(LocalPath(run)).source
 
 
-def _print_primitives(plan: Plan, source: ModelSpec, where: str, as_json: bool) -> None:
+def _print_primitives(plan: Plan, source: ModelSpec, label: str, as_json: bool) -> None:
     from compiler.build import check_plan, plans_of_pieces
     from compiler.dump.primitives import primitives
     from tuner.zoo.load import open_network
 
     opened = open_network(source)
-    texts, before = list[tuple[int, str, str]](), 0
-    for target_graph, part in zip(opened.target_graphs, plans_of_pieces(opened, plan, where), strict=True):
-        texts += [(before + index, name, text) for index, name, text in primitives(check_plan(target_graph, part, where), part)]
-        before += len(part.segments)
+    texts, operators_before = list[tuple[int, str, str]](), 0
+    for target_graph, part in zip(opened.target_graphs, plans_of_pieces(opened, plan, label), strict=True):
+        texts += [(operators_before + index, name, text) for index, name, text in primitives(check_plan(target_graph, part, label), part)]
+        operators_before += len(part.segments)
     if as_json:
         print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])
         return
@@ -138,8 +138,8 @@ def _lines(difference: PlanDiff, plan_a: Plan, plan_b: Plan) -> list[str]:
 def _change(change: Change, plan_a: Plan, plan_b: Plan) -> list[str]:
     numbers = f"segment {change.a[0]}" if change.a == change.b and change.a[0] == change.a[1] else "segments"
     if change.changed:
-        where = numbers if numbers != "segments" else f"segment {change.a[0]} (now {change.b[0]})"
-        return [f"{where}, {_run(change.operators)}:", *(f"  {key}: {old} -> {new}" for key, (old, new) in change.changed.items())]
+        position = numbers if numbers != "segments" else f"segment {change.a[0]} (now {change.b[0]})"
+        return [f"{position}, {_run(change.operators)}:", *(f"  {key}: {old} -> {new}" for key, (old, new) in change.changed.items())]
     lines = [f"{_run(change.operators)}: cut in other places"]
     for sign, (first, last), plan in (("-", change.a, plan_a), ("+", change.b, plan_b)):
         for index in range(first, last + 1):

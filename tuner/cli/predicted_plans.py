@@ -25,9 +25,9 @@ def _now_and_then() -> Progress:
 
     def report_line(line: str) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last >= _LINE_EVERY_S:
-            last = now
+        now_s = time.monotonic()
+        if now_s - last >= _LINE_EVERY_S:
+            last = now_s
             say(line)
 
     return report_line
@@ -44,9 +44,9 @@ def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) 
     models = load_models(model, opened.target_graphs[0])
     if not layerwise:
 
-        def by_models(raw: Floats, levels: Sequence[str]) -> Floats:
+        def predict_levels(raw: Floats, levels: Sequence[str]) -> Floats:
             return predict_at([models[level] for level in levels], scale_features(raw))
 
-        return quick_plans(opened, lambda _: by_models, _now_and_then())
+        return quick_plans(opened, lambda _: predict_levels, _now_and_then())
     tiled = {name: plan_tilings(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
     return {level: joined({name: by_level[level] for name, by_level in tiled.items()}) for level in opened.machine.contention}

@@ -52,8 +52,8 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
         if index:
             print_line()
         print_line(f"{path}: {machine.name}, {compiled.types}, level {name}, {cycles:,} cycles")
-        shared = machine.shared is not None
-        print_table(_columns(shared), [_cells(operators, row, cycles, shared) for row in segment_rows])
+        has_shared = machine.shared is not None
+        print_table(_columns(has_shared), [_cells(operators, row, cycles, has_shared) for row in segment_rows])
         print_line(_reuse_line(program_reuse(segment_rows)))
         _print_chain(operators, chains[name], cycles)
 
@@ -65,7 +65,10 @@ def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[ChainCycles
     """Links of the critical chain, the longest first, and sums by engine."""
     print_line()
     print_line("critical path: the longest chain of work and waits, in which each link delays the next one")
-    rows = [(_of(operators, link) or "", _what(link), link.cycles, f"{link.cycles / cycles:.1%}") for link in chain[:_SHOWN_LINKS]]
+    rows = [
+        (_chain_text(operators, link) or "", _chain_reason(link), link.cycles, f"{link.cycles / cycles:.1%}")
+        for link in chain[:_SHOWN_LINKS]
+    ]
     print_table(("<operator", "<on", "cycles", "of run"), rows)
     totals: dict[str, int] = {}
     for link in chain:
@@ -76,28 +79,28 @@ def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[ChainCycles
     )
 
 
-def _of(operators: Sequence[OperatorEntry], link: ChainCycles) -> str | None:
+def _chain_text(operators: Sequence[OperatorEntry], link: ChainCycles) -> str | None:
     return _name(operators, link.operator) if link.operator >= 0 else None
 
 
-def _what(link: ChainCycles) -> str:
+def _chain_reason(link: ChainCycles) -> str:
     return link.engine.name if link.cause == WORK else f"{link.engine.name} {WAITS[Cause(link.cause)]}"
 
 
 def _link(operators: Sequence[OperatorEntry], link: ChainCycles) -> dict[str, Any]:
     cause = "work" if link.cause == WORK else Cause(link.cause).name.lower()
-    return {"operator": _of(operators, link), "engine": link.engine.name, "cause": cause, "cycles": link.cycles}
+    return {"operator": _chain_text(operators, link), "engine": link.engine.name, "cause": cause, "cycles": link.cycles}
 
 
-def _columns(shared: bool) -> tuple[str, ...]:
-    """Column names.  shared: the machine has memory shared by its cores."""
+def _columns(has_shared: bool) -> tuple[str, ...]:
+    """Column names.  has_shared: the machine has memory shared by its cores."""
     return (
         "seg", "<operators", "ops", "blocks", "blocks/load", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE",
-        "DDR read B", "DDR write B", *(("shared read B", "shared write B") if shared else ()), "MACs", "MACs/B", "halo", "padding",
+        "DDR read B", "DDR write B", *(("shared read B", "shared write B") if has_shared else ()), "MACs", "MACs/B", "halo", "padding",
     )  # fmt: skip
 
 
-def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int, shared: bool) -> tuple[object, ...]:
+def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int, has_shared: bool) -> tuple[object, ...]:
     traffic = row.ddr_read_bytes + row.ddr_write_bytes
     first, last = (_name(operators, number) for number in (row.first, row.last))
     return (
@@ -116,7 +119,7 @@ def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int, sh
         f"{row.utilisation['CUBE']:.0%}" if row.bound else "",
         row.ddr_read_bytes,
         row.ddr_write_bytes,
-        *((row.shared_read_bytes, row.shared_write_bytes) if shared else ()),
+        *((row.shared_read_bytes, row.shared_write_bytes) if has_shared else ()),
         row.macs,
         f"{row.macs / traffic:.1f}" if traffic and row.macs else "",
         ratio(row.halo, 2),

@@ -70,9 +70,11 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
         print_json({**head, "pieces": pieces, "levels": rows})
         return
     print_line(f"{path}: {machine.name}, {compiled.types}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
-    shared = ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()  # columns only where cores share memory
-    columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared else ()))
-    print_table(columns, [(name, *_cells(row), *(row[key] for key in shared)) for name, row in rows.items()])
+    shared_columns = (
+        ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()
+    )  # columns only where cores share memory
+    columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared_columns else ()))
+    print_table(columns, [(name, *_cells(row), *(row[key] for key in shared_columns)) for name, row in rows.items()])
     print_pace(compiled.frames, rows)
     if len(pieces) > 1:
         print_line()
@@ -112,10 +114,10 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
 
     machine, condition = compiled.machine, compiled.level(level)
     prepared = compiled.prepared(level)
-    shared = shared_traffic(stream for program in compiled.programs(level) for stream in program.streams)
+    shared_bytes = shared_traffic(stream for program in compiled.programs(level) for stream in program.streams)
     timing = simulate_all(prepared, machine, condition)
     compiled.check_cycles(level, timing.cycles)  # stale cycles in the file are an error
-    busy = timing.busy_cycles.sum(axis=0)
+    busy_cycles = timing.busy_cycles.sum(axis=0)
     return {
         "ddr": condition.model_dump(),
         "plan": compiled.plan(level),
@@ -126,11 +128,13 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "instructions": timing.instructions,
         "ddr_read_bytes": timing.ddr_read_bytes,
         "ddr_write_bytes": timing.ddr_write_bytes,
-        "shared_read_bytes": shared.read_bytes,
-        "shared_write_bytes": shared.write_bytes,
+        "shared_read_bytes": shared_bytes.read_bytes,
+        "shared_write_bytes": shared_bytes.write_bytes,
         "load_store_cycles": timing.load_store_cycles,
         "compute_cycles": timing.compute_cycles,
         "balance": finite_or_none(timing.balance),
-        "engine_utilisation": {engine.name.lower(): float(busy[engine]) / max(1, timing.cycles * machine.cores) for engine in Engine},
+        "engine_utilisation": {
+            engine.name.lower(): float(busy_cycles[engine]) / max(1, timing.cycles * machine.cores) for engine in Engine
+        },
         "variant_cycles": compiled.cycles(level),
     }

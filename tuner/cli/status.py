@@ -43,11 +43,11 @@ def _run(path: AnyPath, as_json: bool) -> None:
     if as_json:
         print_json(progress_json(run))
         return
-    now, base = read_progress(run), baseline_of(run)
-    print_pairs(progress_rows(run, now, read_farm_progress(run, REAL.clock)))
-    if now.best:
+    progress, base = read_progress(run), baseline_of(run)
+    print_pairs(progress_rows(run, progress, read_farm_progress(run, REAL.clock)))
+    if progress.best:
         print_line()
-        print_table(BEST, best_rows(now, base))
+        print_table(BEST, best_rows(progress, base))
 
 
 def _sweep(path: AnyPath, as_json: bool) -> None:
@@ -55,27 +55,28 @@ def _sweep(path: AnyPath, as_json: bool) -> None:
     from tuner.runs.folder import IDENTITY, read_json
     from tuner.runs.sweep_progress import read_sweep_progress
 
-    name, now = read_json(path / IDENTITY)["run"], read_sweep_progress(path)
+    name, progress = read_json(path / IDENTITY)["run"], read_sweep_progress(path)
     if as_json:
-        begun = [
-            {"path": str(run.path), "state": run.state, "programs": s.programs, "of": s.of, "left_s": s.left_s} for run, s in now.begun
+        begun_runs = [
+            {"path": str(run.path), "state": run.state, "programs": s.programs, "of": s.of, "left_s": s.left_s} for run, s in progress.begun
         ]
-        print_json({"sweep": name, "state": now.state, "runs": now.runs, "begun": begun, "left_s": now.left_s})
+        print_json({"sweep": name, "state": progress.state, "runs": progress.runs, "begun": begun_runs, "left_s": progress.left_s})
         return
-    pairs: dict[str, object] = {"sweep": name, "state": now.state, "runs done": f"{now.ended:,} of {now.total:,}"}
-    if now.runs["unconfirmed"]:  # rows only for states that occur
-        pairs["runs unconfirmed"] = now.runs["unconfirmed"]
-    if now.runs["failed"]:
-        pairs["runs failed"] = now.runs["failed"]
-    if now.left_s is not None:
-        pairs["time left"] = f"about {time_text(now.left_s)}"
-    if now.state == "stopped":
+    pairs: dict[str, object] = {"sweep": name, "state": progress.state, "runs done": f"{progress.ended:,} of {progress.total:,}"}
+    if progress.runs["unconfirmed"]:  # rows only for states that occur
+        pairs["runs unconfirmed"] = progress.runs["unconfirmed"]
+    if progress.runs["failed"]:
+        pairs["runs failed"] = progress.runs["failed"]
+    if progress.left_s is not None:
+        pairs["time left"] = f"about {time_text(progress.left_s)}"
+    if progress.state == "stopped":
         pairs["to go on"] = "tilefarm sweep with --resume and the same models, machines and settings"
     print_pairs(pairs)
-    if now.begun:
+    if progress.begun:
         print_line()
         print_table(
-            ("<run", "<state", "<programs"), [(path_below(path, run.path), run.state, programs_text(entry)) for run, entry in now.begun]
+            ("<run", "<state", "<programs"),
+            [(path_below(path, run.path), run.state, programs_text(entry)) for run, entry in progress.begun],
         )
 
 
@@ -84,12 +85,12 @@ def _study(path: AnyPath, as_json: bool) -> None:
     from tuner.runs.study_summary import study_summary
 
     summary = study_summary(path)
-    done, asked, best = summary["trials_done"], summary["trials_asked"], summary["best"]
-    state = state_of(path, done == asked)
+    finished, requested, best = summary["trials_done"], summary["trials_asked"], summary["best"]
+    state = state_of(path, finished == requested)
     if as_json:
-        print_json({"study": summary["study"], "state": state, "trials": done, "of": asked, "best": best})
+        print_json({"study": summary["study"], "state": state, "trials": finished, "of": requested, "best": best})
         return
-    pairs: dict[str, object] = {"study": summary["study"], "state": state, "trials done": f"{done:,} of {asked:,}"}
+    pairs: dict[str, object] = {"study": summary["study"], "state": state, "trials done": f"{finished:,} of {requested:,}"}
     if best is not None:
         pairs["best so far"] = f"trial {best['trial']}, {speedup(1 / best['ratio_to_baseline'])} the untuned plan"
     if state == "stopped":

@@ -61,8 +61,8 @@ def study(
         print_json(summary)
         return int(best is None)
     if best is None:
-        why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
-        print_line(f"{out}: {summary['trials_done']} trials, none came to its end{why}")
+        reason = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
+        print_line(f"{out}: {summary['trials_done']} trials, none came to its end{reason}")
         return 1
     gain = speedup(1 / best["ratio_to_baseline"])
     print_line(

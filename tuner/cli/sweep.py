@@ -66,34 +66,34 @@ def sweep(
     failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
     code = 1 if len(failed) else common.UNCONFIRMED if len(unconfirmed) else 0
     runs = index.drop_duplicates("path")
-    tasks, shared = int(runs["tasks"].sum()), int(runs["stored_tasks"].sum())
+    tasks, stored_tasks = int(runs["tasks"].sum()), int(runs["stored_tasks"].sum())
     if as_json:
         rows = json.loads(index.to_json(orient="records"))
-        print_json({"out": str(out), "index": str(out / INDEX), "tasks": tasks, "stored_tasks": shared, "rows": rows})
+        print_json({"out": str(out), "index": str(out / INDEX), "tasks": tasks, "stored_tasks": stored_tasks, "rows": rows})
         return code
-    done = index[index["state"].isin(ENDED)]
-    if len(done):
-        _print_gains(done)
+    ended = index[index["state"].isin(ENDED)]
+    if len(ended):
+        _print_gains(ended)
     for _, row in failed.iterrows():
         print_line(f"{row['path']}: failed: {row['error']}")
     for _, row in unconfirmed.iterrows():
         print_line(f"{row['path']}: values not confirmed: {row['error']}")
-    print_line(f"{out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(out / INDEX)!r})")
-    if shared:
-        print_line(f"{shared:,} of {tasks:,} tasks came from the store")
-    if len(done):
+    print_line(f"{out}: {ended['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(out / INDEX)!r})")
+    if stored_tasks:
+        print_line(f"{stored_tasks:,} of {tasks:,} tasks came from the store")
+    if len(ended):
         print_next(("report", out), ("ls", out))
     return code
 
 
-def _print_gains(done: DataFrame) -> None:
+def _print_gains(ended: DataFrame) -> None:
     """Print a row per model and machine; over seeds the geometric mean, since gains are ratios."""
-    logs = done["speedup"].astype("float64").map(math.log)
-    gains = logs.groupby([done["model"], done["machine"], done["level"]], sort=False).mean().map(math.exp)
-    levels = list(dict.fromkeys(done["level"]))
+    logs = ended["speedup"].astype("float64").map(math.log)
+    gains = logs.groupby([ended["model"], ended["machine"], ended["level"]], sort=False).mean().map(math.exp)
+    levels = list(dict.fromkeys(ended["level"]))
     rows = [
         (model, machine, *(speedup(gains.get((model, machine, level))) for level in levels))
-        for model, machine in dict.fromkeys(zip(done["model"], done["machine"], strict=True))
+        for model, machine in dict.fromkeys(zip(ended["model"], ended["machine"], strict=True))
     ]
     print_line("speed-up over the baseline, by level")
     print_table(("<model", "<machine", *levels), rows)

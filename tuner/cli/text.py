@@ -85,14 +85,14 @@ def print_levels(summary: Mapping[str, Any]) -> None:
 
 def _granted(ddr: Mapping[str, Any]) -> str:
     """Granted resources of a level of a summary, which lists only those below the machine's."""
-    named = (("l1_bytes", "B of L1"), ("shared_bytes", "B of shared memory"), ("cores", "cores"))
-    return ", ".join(f"{ddr[key]:,} {unit}" for key, unit in named if key in ddr)
+    units = (("l1_bytes", "B of L1"), ("shared_bytes", "B of shared memory"), ("cores", "cores"))
+    return ", ".join(f"{ddr[key]:,} {unit}" for key, unit in units if key in ddr)
 
 
 def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     baseline = row["baseline_layerwise_cycles"]
     plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
-    latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
+    latency = f"{latency_us:.1f} us" if (latency_us := row["latency_us"]) < 1000 else f"{latency_us / 1000:,.2f} ms"
     gain = speedup(baseline / row["cycles"] if baseline else None)
     return name, f"{row['ddr']['share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
 

@@ -51,8 +51,8 @@ def _instructions(path: Path, level: str | None) -> tuple[Iterable[bytes], str]:
     level = level if level is not None else compiled.levels[0]
     timeline = compiled.timeline(level)
     compiled.check_cycles(level, timeline.cycles)
-    about = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
-    events = chrome_trace(timeline, [operator.name for operator in compiled.operators], about)
+    header = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
+    events = chrome_trace(timeline, [operator.name for operator in compiled.operators], header)
     return events, f"level {level}, {timeline.cycles:,} cycles, {len(timeline.code):,} instructions"
 
 
@@ -63,11 +63,11 @@ def _write(out: Path, pieces: Iterable[bytes]) -> int:
 
     events = 1
 
-    def counted() -> Iterable[bytes]:
+    def chunks() -> Iterable[bytes]:
         nonlocal events
         for piece in pieces:
             events += piece.count(b",\n{")
             yield piece
 
-    atomic_write(out, gzipped(counted()) if out.name.endswith(".gz") else counted())
+    atomic_write(out, gzipped(chunks()) if out.name.endswith(".gz") else chunks())
     return events

@@ -63,8 +63,8 @@ def _rows(metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tu
     """Accuracy of the model and of the estimate, for every network, kind and level, and in total."""
     for grouping, groups in metrics.items():
         for name, scores in groups.items():
-            both = scores["model"], scores["estimate"]
-            pairs = (f"{metric['pair_accuracy']:.1%}" for metric in both)
-            ranks = (f"{metric['spearman']:.2f}" for metric in both)
-            regret = (f"{metric['regret']['8']:.2%}" for metric in both)
+            columns = scores["model"], scores["estimate"]
+            pairs = (f"{metric['pair_accuracy']:.1%}" for metric in columns)
+            ranks = (f"{metric['spearman']:.2f}" for metric in columns)
+            regret = (f"{metric['regret']['8']:.2%}" for metric in columns)
             yield grouping, name, scores["model"]["rows"], *pairs, *ranks, *regret

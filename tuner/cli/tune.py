@@ -116,10 +116,10 @@ def tune(
         use = summary["measurements"]
         note = "; the store had the others" if use["paid"] < use["asked"] else ""
         print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}{note}")
-    why = next((f"; ended early: {EARLY[reason]}" for reason in summary["stopped"] if reason in EARLY), "")
-    print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
+    ending = next((f"; ended early: {EARLY[reason]}" for reason in summary["stopped"] if reason in EARLY), "")
+    print_line(f"{out}: {summary['status']}{ending}; {out / 'best.onnx'}")
     best = out / "best.onnx"
-    several = len({row["plan"] for row in summary["levels"].values()}) > 1
-    switch = [("simulate", best, "--trace", "periodic:1")] if several else []
+    has_variants = len({row["plan"] for row in summary["levels"].values()}) > 1
+    switch = [("simulate", best, "--trace", "periodic:1")] if has_variants else []
     print_next(("report", out), ("run", best, "--input", "random", "--check"), *switch)
     return code

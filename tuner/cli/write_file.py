@@ -62,24 +62,24 @@ def write_compiled(
     return CompiledReport(compiled, values, (str(share), *work_lines(opened), *out_of_range_lines(opened.weights_beyond, dtype)))
 
 
-def write_for_host(part: Partition, source: ModelSpec, why: str, out: Path) -> CompiledReport:
-    """Write a model without any NPU part, unchanged.  why: the reason, for the report."""
+def write_for_host(part: Partition, source: ModelSpec, reason: str, out: Path) -> CompiledReport:
+    """Write a model without any NPU part, unchanged.  reason: the reason, for the report."""
     write_packed([], part, out)
     values: dict[str, Any] = {
-        "out": str(out), "model": source.model.stem, "machine": source.machine.name, "dtype": source.dtype.name, "why": why,
+        "out": str(out), "model": source.model.stem, "machine": source.machine.name, "dtype": source.dtype.name, "why": reason,
         "npu_mac_share": mac_share(part).share, "host": [node.model_dump() for node in host_nodes(part)], "operators": 0, "pieces": [],
         "container_bytes": 0, "file_bytes": out.stat().st_size, "levels": {},
     }  # fmt: skip
-    return CompiledReport(Compiled(()), values, (f"{why}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
+    return CompiledReport(Compiled(()), values, (f"{reason}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
 
 
 def _levels(opened: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
-    machine, same_as = opened.machine, same_programs(measured)
+    machine, twins = opened.machine, same_programs(measured)
     return {
         level: {
             "ddr": machine.contention[level].model_dump(),
             "plan": m.plan.digest,
-            "same_as": same_as[level],
+            "same_as": twins[level],
             "segments": len(m.plan.segments),
             "instructions": m.instructions,
             "cycles": m.timings[level].cycles,

@@ -41,7 +41,7 @@ class BoostedTrees:
     @classmethod
     def train(cls, rows: TrainingRows, seed: int, settings: ModelSettings) -> Self:
         columns, expected = model_input(rows.features)
-        off = np.log2(rows.cycles / expected)
+        error_octaves = np.log2(rows.cycles / expected)
         parameters = {
             "objective": "reg:squarederror",
             "tree_method": "hist",
@@ -52,19 +52,19 @@ class BoostedTrees:
             "colsample_bytree": settings.column_sample,
             "min_child_weight": settings.min_child_weight,
             "lambda": settings.l2,
-            "base_score": float(off.mean()),
+            "base_score": float(error_octaves.mean()),
             "seed": seed % 2**31,
             "nthread": 1,  # several threads would change the order of sums
             "verbosity": 0,
         }
-        matrix = xgb.QuantileDMatrix(columns, label=off, max_bin=BINS, nthread=1)
+        matrix = xgb.QuantileDMatrix(columns, label=error_octaves, max_bin=BINS, nthread=1)
         booster = xgb.train(parameters, matrix, num_boost_round=settings.rounds)
         return cls(booster, bytes(booster.save_raw("ubj")))
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         columns, expected = model_input(features)
-        off = self.booster.inplace_predict(np.ascontiguousarray(columns), missing=np.nan)
-        return expected * np.exp2(np.asarray(off, np.float64))
+        error_octaves = self.booster.inplace_predict(np.ascontiguousarray(columns), missing=np.nan)
+        return expected * np.exp2(np.asarray(error_octaves, np.float64))
 
     def save(self) -> bytes:
         return self.raw

@@ -33,19 +33,19 @@ class UnseenPredictions(NamedTuple):
     folds: int
 
 
-def folds_of(logged: LoggedRows, seed: int) -> tuple[NDArray[np.int64], str]:
+def assign_folds(logged: LoggedRows, seed: int) -> tuple[NDArray[np.int64], str]:
     """Fold number of each row, and the unit of the folds."""
-    several = len(np.unique(logged.networks)) > 1
-    names, index = np.unique(logged.networks if several else logged.rows.groups, return_inverse=True)
+    has_networks = len(np.unique(logged.networks)) > 1
+    names, index = np.unique(logged.networks if has_networks else logged.rows.groups, return_inverse=True)
     order = np.argsort([digest([seed, name]) for name in names.tolist()])
     fold = np.empty(len(names), np.int64)
     fold[order] = np.arange(len(names)) % FOLDS
-    return fold[index], "networks" if several else "workloads"
+    return fold[index], "networks" if has_networks else "workloads"
 
 
 def predict_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings) -> UnseenPredictions:
     """Predict every row by a model of the other folds.  Raises `ValueError` for too few rows for two folds."""
-    rows, (fold, held_out) = logged.rows, folds_of(logged, seed)
+    rows, (fold, held_out) = logged.rows, assign_folds(logged, seed)
     numbers = np.unique(fold).tolist()
     if len(numbers) < 2 or min(int((fold != number).sum()) for number in numbers) < 2:
         raise ValueError(f"{len(rows.cycles)} rows of {len(numbers)} {held_out}")
@@ -67,9 +67,9 @@ def compare_with_estimate(logged: LoggedRows, predicted: NDArray[np.float64]) ->
     """Metrics by network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
     rows, guessed = logged.rows, estimate_cycles(logged.rows.features)
 
-    def of(mask: NDArray[np.bool_]) -> ModelBesideEstimate:
-        chosen = rows.some(mask)
-        return ModelBesideEstimate(*(mean_metrics(metrics_by_level(cycles[mask], chosen)) for cycles in (predicted, guessed)))
+    def of(rows_mask: NDArray[np.bool_]) -> ModelBesideEstimate:
+        fold_rows = rows.some(rows_mask)
+        return ModelBesideEstimate(*(mean_metrics(metrics_by_level(cycles[rows_mask], fold_rows)) for cycles in (predicted, guessed)))
 
     slices: dict[str, NDArray[np.str_]] = {"network": logged.networks, "kind": logged.kinds, "level": rows.levels}
     metrics = {grouping: {name: of(labels == name) for name in np.unique(labels).tolist()} for grouping, labels in slices.items()}

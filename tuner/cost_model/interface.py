@@ -52,9 +52,9 @@ class TrainingRows(NamedTuple):
             np.repeat(np.array(list(conditions), np.str_), len(features)),
         )
 
-    def some(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> TrainingRows:
+    def some(self, selection: NDArray[np.bool_] | NDArray[np.int64]) -> TrainingRows:
         """Subset of the rows: by a mask, or by indices."""
-        return TrainingRows(self.features[chosen], self.cycles[chosen], self.groups[chosen], self.levels[chosen])
+        return TrainingRows(self.features[selection], self.cycles[selection], self.groups[selection], self.levels[selection])
 
 
 class Predictor(Protocol):
@@ -124,9 +124,9 @@ def predict_at(models: Sequence[Predictor], features: NDArray[np.float32]) -> ND
             conditions.setdefault(id(model.model), []).append((k, model))
         else:
             cycles[:, k] = model.predict(features)
-    for alike in conditions.values():
-        rows = np.concatenate([join_condition(features, member.condition) for _, member in alike])
-        cycles[:, [k for k, _ in alike]] = alike[0][1].model.predict(rows).reshape(len(alike), -1).T
+    for condition in conditions.values():
+        rows = np.concatenate([join_condition(features, member.condition) for _, member in condition])
+        cycles[:, [k for k, _ in condition]] = condition[0][1].model.predict(rows).reshape(len(condition), -1).T
     return cycles
 
 

@@ -58,9 +58,9 @@ def retrain(
     }
     metrics |= {"new": candidate.metrics}
     contenders |= {"new": candidate}
-    chosen = max(metrics, key=lambda proposer: merit(metrics[proposer]))  # the first one of equals
-    model = contenders[chosen]
+    winner = max(metrics, key=lambda proposer: merit(metrics[proposer]))  # the first one of equals
+    model = contenders[winner]
     models: Models = () if model is None else (model,)
     return TrainingOutcome(
-        candidate, chosen, {proposer: mean_metrics(by_levels).pair_accuracy for proposer, by_levels in metrics.items()}, models
+        candidate, winner, {proposer: mean_metrics(level_metrics).pair_accuracy for proposer, level_metrics in metrics.items()}, models
     )

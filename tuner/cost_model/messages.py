@@ -14,10 +14,10 @@ LABELS: Mapping[Proposer, str] = {
 }
 
 
-def describe_judgement(segments: int, chosen: Proposer, pairs: Mapping[Proposer, float]) -> str:
+def describe_judgement(segments: int, winner: Proposer, pairs: Mapping[Proposer, float]) -> str:
     """Line about the chosen model after `segments` measured segments.  pairs: per model, its share of unseen pairs in the right order."""
-    rivals = ", ".join(f"{LABELS[proposer]} {share:.1%}" for proposer, share in pairs.items() if proposer != chosen)
-    return f"after {segments:,} segments the {LABELS[chosen]} proposes candidates: {pairs[chosen]:.1%} of unseen pairs in order ({rivals})"
+    rivals = ", ".join(f"{LABELS[proposer]} {share:.1%}" for proposer, share in pairs.items() if proposer != winner)
+    return f"after {segments:,} segments the {LABELS[winner]} proposes candidates: {pairs[winner]:.1%} of unseen pairs in order ({rivals})"
 
 
 def describe_proposers(summary: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from tuner.cost_model.interface import TrainingRows
 
 REGRET_AT = (1, 8, 32)  # numbers of best predictions that are measured
 MOST_IN_PAIRS = 632  # rows of a workload, evenly spaced: 200,000 pairs
-_PAIRS, _REGRETS = 1, 2 + len(REGRET_AT)  # columns of `_of_groups`
+_PAIRS, _REGRETS = 1, 2 + len(REGRET_AT)  # columns of `_group_metrics`
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Metrics:
 
 def usable_rows(rows: TrainingRows) -> TrainingRows:
     """Remove rows with non-finite cycles or features, or non-positive cycles."""
-    good = np.isfinite(rows.cycles) & (rows.cycles > 0) & np.isfinite(rows.features).all(axis=1)
-    return rows.some(good)._replace(left_out=int((~good).sum()))
+    usable = np.isfinite(rows.cycles) & (rows.cycles > 0) & np.isfinite(rows.features).all(axis=1)
+    return rows.some(usable)._replace(left_out=int((~usable).sum()))
 
 
 def _unit_hash(seed: int, data: bytes) -> float:
@@ -53,11 +53,11 @@ def held_out_rows(rows: TrainingRows, seed: int, share: float) -> NDArray[np.boo
     names = np.unique(rows.groups)
     if len(names) > 1:
         fractions = {name: _unit_hash(seed, name.encode()) for name in names.tolist()}
-        chosen = {name for name, fraction in fractions.items() if fraction < share}
-        if len(chosen) in (0, len(fractions)):  # keep at least one workload on either side
+        held_out = {name for name, fraction in fractions.items() if fraction < share}
+        if len(held_out) in (0, len(fractions)):  # keep at least one workload on either side
             first = min(fractions, key=lambda name: (fractions[name], name))
-            chosen = {first}
-        return np.isin(rows.groups, sorted(chosen))
+            held_out = {first}
+        return np.isin(rows.groups, sorted(held_out))
     return np.array([_unit_hash(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
 
 
@@ -65,8 +65,8 @@ def metrics_by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict
     """Metrics of every level with rows, by name."""
     metrics = {}
     for level in np.unique(rows.levels).tolist():
-        at_level = rows.levels == level
-        metrics[level] = evaluate_ranking(predicted[at_level], rows.some(at_level))
+        in_level = rows.levels == level
+        metrics[level] = evaluate_ranking(predicted[in_level], rows.some(in_level))
     return metrics
 
 
@@ -74,8 +74,8 @@ def evaluate_ranking(predicted: NDArray[np.float64], rows: TrainingRows) -> Metr
     """Ranking metrics of rows of one level: by workload, then averaged."""
     _, group = np.unique(rows.groups, return_inverse=True)
     order = np.argsort(group, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(group[order])) + 1, len(order)).astype(np.int64)
-    scores = _of_groups(predicted[order], rows.cycles[order], ends, REGRET_AT) if len(order) else np.zeros((0, _REGRETS))
+    group_ends = np.append(np.flatnonzero(np.diff(group[order])) + 1, len(order)).astype(np.int64)
+    scores = _group_metrics(predicted[order], rows.cycles[order], group_ends, REGRET_AT) if len(order) else np.zeros((0, _REGRETS))
     scores = scores[~np.isnan(scores[:, _PAIRS])]
     spearman, pairs, *regret = scores.mean(0).tolist() if len(scores) else [0.0, 0.5, *(0.0 for _ in REGRET_AT)]
     error = np.log2(predicted / rows.cycles) if len(predicted) else np.zeros(1)
@@ -90,20 +90,20 @@ def evaluate_ranking(predicted: NDArray[np.float64], rows: TrainingRows) -> Metr
 
 
 @njit(cache=True)
-def _of_groups(
-    guess: NDArray[np.float64], truth: NDArray[np.float64], ends: NDArray[np.int64], shortlists: tuple[int, ...]
+def _group_metrics(
+    guess: NDArray[np.float64], truth: NDArray[np.float64], group_ends: NDArray[np.int64], shortlists: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """Scores, float64 [groups, (rank correlation, pairs in order, regret at each)]; NaN for a group with equal cycles only.
 
-    ends: one past each group's last row.
+    group_ends: one past each group's last row.
     """
-    out = np.full((len(ends), 2 + len(shortlists)), np.nan)
+    out = np.full((len(group_ends), 2 + len(shortlists)), np.nan)
     start = 0
-    for g, end in enumerate(ends):
+    for g, end in enumerate(group_ends):
         a, b = guess[start:end], truth[start:end]
         start = end
-        least = b.min()
-        if b.max() == least:
+        fastest = b.min()
+        if b.max() == fastest:
             continue
         order = np.argsort(a, kind="mergesort")
         x, y = _ranks(a, order), _ranks(b, np.argsort(b, kind="mergesort"))
@@ -123,8 +123,8 @@ def _of_groups(
                     elif (a[i] < a[j]) == (b[i] < b[j]):
                         right += 1.0
         out[g, 1] = right / pairs if pairs else 0.5
-        for k, many in enumerate(shortlists):
-            out[g, 2 + k] = b[order[:many]].min() / least - 1
+        for k, count in enumerate(shortlists):
+            out[g, 2 + k] = b[order[:count]].min() / fastest - 1
     return out
 
 

@@ -92,15 +92,15 @@ class StoredModel(NamedTuple):
     kind: str
     model: TrainedModel
 
-    def load(self, where: str) -> CheckedModel:
+    def load(self, source: str) -> CheckedModel:
         """Load the model for predictions.  A file may only name an installed class: no file decides about imported modules.
 
         Raises `BadInputError`.
         """
         if ":" in self.kind:
-            accepted = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
+            expected_names = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
             fault = f"trained by {self.kind}, which is not installed as an entry point of {COST_MODELS.group}"
-            raise BadInputError(f"{where}: {fault}; expected one of {accepted}")
+            raise BadInputError(f"{source}: {fault}; expected one of {expected_names}")
         return self.model.load(find_cost_model(self.kind))
 
 
@@ -116,10 +116,10 @@ def load_trained(path: Readable) -> StoredModel:
     return decode_model(data, str(path))
 
 
-def decode_model(data: bytes, where: str, make: str = "tilefarm train RUN... --out MODEL") -> StoredModel:
-    """Parse as `load_trained` does.  where: name in messages.  make: command that makes the file again."""
+def decode_model(data: bytes, source: str, make: str = "tilefarm train RUN... --out MODEL") -> StoredModel:
+    """Parse as `load_trained` does.  source: name in messages.  make: command that makes the file again."""
     if not data.startswith(MAGIC):
-        raise BadInputError(f"{where}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
+        raise BadInputError(f"{source}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
     line, _, payload = data[len(MAGIC) :].partition(b"\n")
     try:
         facts = json.loads(line)
@@ -128,13 +128,13 @@ def decode_model(data: bytes, where: str, make: str = "tilefarm train RUN... --o
         metrics = {level: Metrics(**numbers) for level, numbers in facts["metrics"].items()}
         expected = str(facts["digest"])
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise BadInputError(f"{where}: not the facts of a cost model: {error!r}") from None
+        raise BadInputError(f"{source}: not the facts of a cost model: {error!r}") from None
     raw, judge = payload[:size], payload[size:]
     if len(judge) != judge_size or _digest(raw, judge) != expected:
-        raise BadInputError(f"{where}: damaged (digest differs)")
+        raise BadInputError(f"{source}: damaged (digest differs)")
     for name, required in model_requirements().items():
         if requirements.get(name) != required:
-            raise BadInputError(f"{where}: made for {name} {requirements.get(name)}, this program has {required}; `{make}`")
+            raise BadInputError(f"{source}: made for {name} {requirements.get(name)}, this program has {required}; `{make}`")
     return StoredModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 

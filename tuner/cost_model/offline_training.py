@@ -40,7 +40,7 @@ def model_of_runs(
     except ValueError as error:
         raise BadInputError(f"{', '.join(logged.runs)}: {error}; expected some hundred measured segments") from None
     if trials:
-        settings, unseen = _best_of(kind, logged, seed, settings, unseen, trials, say)
+        settings, unseen = _search_settings(kind, logged, seed, settings, unseen, trials, say)
     # the file's model is trained on all rows; its metrics are of the models that have not seen them
     rows = logged.rows
     raw = kind.train(rows, seed, settings).save()
@@ -57,7 +57,7 @@ def model_of_runs(
             "tasks": logged.tasks,
             "rows": len(rows.cycles),
             "left_out": rows.left_out,
-            "beyond_limit": logged.beyond,
+            "beyond_limit": logged.skipped,
         },
         "settings": settings.model_dump(mode="json"),
         "seed": seed,
@@ -71,7 +71,7 @@ def model_of_runs(
     return ModelOfRuns(StoredModel(settings.name, model), card)
 
 
-def _best_of(
+def _search_settings(
     kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings, start: UnseenPredictions, trials: int,
     say: Callable[[str], None],
 ) -> tuple[ModelSettings, UnseenPredictions]:  # fmt: skip
@@ -84,12 +84,14 @@ def _best_of(
     if not ranges:
         raise BadInputError(f"--trials: cost model {settings.name} names no ranges of its settings; expected 0 trials of it")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    given = {name: getattr(settings, name) for name in ranges}
-    spans = {name: Range(low=min(span.low, given[name]), high=max(span.high, given[name]), log=span.log) for name, span in ranges.items()}
+    defaults = {name: getattr(settings, name) for name in ranges}
+    spans = {
+        name: Range(low=min(span.low, defaults[name]), high=max(span.high, defaults[name]), log=span.log) for name, span in ranges.items()
+    }
     space = {name: distribution(span) for name, span in spans.items()}
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP), direction="maximize")
     best, best_unseen, pairs = settings, start, merit(metrics_by_level(start.predicted, logged.rows))[0]
-    study.add_trial(optuna.create_trial(params=given, distributions=space, value=pairs))
+    study.add_trial(optuna.create_trial(params=defaults, distributions=space, value=pairs))
     say(f"given settings: {pairs:.2%} of pairs of unseen {start.held_out} in order")
     for number in range(1, trials + 1):
         trial = study.ask(space)

@@ -48,15 +48,15 @@ def plan_tilings(compiler: Compiler, models: Models) -> dict[str, Plan]:
     """Plan for every level, each operator its own segment.  Raises `InfeasibleError` for an operator without a legal form."""
     target_graph = compiler.target_graph
     structures = Structures(target_graph)
-    by_structure: dict[str, dict[str, SegmentPlan]] = {}
-    chosen: dict[str, list[SegmentPlan]] = {level: [] for level in models}
+    picks: dict[str, dict[str, SegmentPlan]] = {}
+    plans: dict[str, list[SegmentPlan]] = {level: [] for level in models}
     for k, spec in enumerate(target_graph.operators):
         structure = structures.structure(k, k + 1)
-        if structure not in by_structure:
-            by_structure[structure] = pick_tilings(compiler, k, models)
-        for level, plan in by_structure[structure].items():
-            chosen[level].append(plan.model_copy(update={"operators": (spec.name,)}))
-    return {level: with_residents(target_graph, plan_of(target_graph, segments)) for level, segments in chosen.items()}
+        if structure not in picks:
+            picks[structure] = pick_tilings(compiler, k, models)
+        for level, plan in picks[structure].items():
+            plans[level].append(plan.model_copy(update={"operators": (spec.name,)}))
+    return {level: with_residents(target_graph, plan_of(target_graph, segments)) for level, segments in plans.items()}
 
 
 def pick_tilings(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPlan]:
@@ -67,19 +67,19 @@ def pick_tilings(compiler: Compiler, index: int, models: Models) -> dict[str, Se
         if isinstance(target_graph.operators[index], ConvSpec)
         else _other_plans(target_graph, index)
     )
-    chosen: dict[str, SegmentPlan] = {}
+    picks: dict[str, SegmentPlan] = {}
     if plans:
         features = scale_features([raw_features(target_graph, plan, index) for plan in plans])
         for level, model in models.items():
             order = np.argsort(model.predict(features), kind="stable").tolist()
             for i in order:
                 if not isinstance(compiler.segment(plans[i], index), Infeasible):
-                    chosen[level] = plans[i]
+                    picks[level] = plans[i]
                     break
-    if len(chosen) < len(models):
+    if len(picks) < len(models):
         sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.present_sizes.items())
         raise InfeasibleError(f"{target_graph.machine.name}: {target_graph.operators[index].name}: no tiling fits {sizes}")
-    return chosen
+    return picks
 
 
 def single_block_counts(target_graph: TargetGraph, index: int) -> list[int]:

@@ -39,7 +39,7 @@ class Trainer:
     def __init__(self, folder: AnyPath, settings: ModelSettings) -> None:
         self.folder, self.settings = folder, settings
         self.measured = self.trained_at = 0
-        self.asked_at: list[int] = []  # measured segments at the request of each training; of a prior 0
+        self.requested_at: list[int] = []  # measured segments at the request of each training; of a prior 0
         self.tasks: list[int] = []  # committed tasks at that time: the training rows of each
         self.models: list[Models] = []
         self.files: list[str | None] = []  # file of each entry of `models`; None for the estimate
@@ -50,20 +50,20 @@ class Trainer:
     def begin(self, prior: StoredModel) -> None:
         """Start with the copy of a model in the folder (`PRIOR`)."""
         self.prior = prior.model
-        self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
+        self.requested_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
 
     def due(self, tasks: int) -> bool:
         """Whether to train now.  Called when the measured tasks are fixed, which are then trained on.  tasks: number of committed tasks."""
         if self.measured < max(self.settings.min_rows, (1 + self.settings.growth) * self.trained_at):
             return False
         self.trained_at = self.measured
-        self.asked_at.append(self.measured)
+        self.requested_at.append(self.measured)
         self.tasks.append(tasks)
         return True
 
     def finished(self, trained: TrainingOutcome) -> list[str]:
         """Store the result of the next training in order; returns lines for a person."""
-        segments = self.asked_at[len(self.models)]
+        segments = self.requested_at[len(self.models)]
         name = f"{segments:07d}{SUFFIX}"
         trained.candidate.save(self.folder / name, self.settings.name)
         promoted = trained.chosen == "new"
@@ -72,7 +72,7 @@ class Trainer:
         files = {"estimate": None, "prior": PRIOR, "older": self.files[-1] if self.files else None, "new": name}
         self.models.append(trained.models)
         self.files.append(files[trained.chosen])
-        self.judged.append(Judgement(segments, trained.chosen, {who: round(pairs, 4) for who, pairs in trained.pairs.items()}))
+        self.judged.append(Judgement(segments, trained.chosen, {proposer: round(pairs, 4) for proposer, pairs in trained.pairs.items()}))
         write_json(self.folder / HISTORY, self.history)
         return ["cost model " + describe_judgement(*self.judged[-1])]
 
@@ -81,17 +81,17 @@ class Trainer:
         return {
             "measured": self.measured,
             "trained_at": self.trained_at,
-            "asked_at": self.asked_at,
+            "asked_at": self.requested_at,
             "tasks": self.tasks,
             "files": self.files,
             "history": self.history,
-            "judged": [judged._asdict() for judged in self.judged],
+            "judged": [judgement._asdict() for judgement in self.judged],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
         self.tasks = list(state["tasks"])
-        self.asked_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
+        self.requested_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
         self.judged = [Judgement(**row) for row in state["judged"]]
         loaded: dict[str, TrainedModel] = {}
         for name in dict.fromkeys(name for name in self.files if name is not None):

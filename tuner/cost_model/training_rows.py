@@ -27,8 +27,8 @@ from simulator.npu.errors import BadInputError
 from tuner.cost_model.interface import TrainingRows
 from tuner.cost_model.log_columns import INPUTS, LOG, TASKS, WIDTH
 from tuner.cost_model.metrics import usable_rows
-from tuner.log.columns import from_bytes, schema_of, to_bytes
-from tuner.log.drift import boards_of
+from tuner.log.columns import from_bytes, required_schema, to_bytes
+from tuner.log.drift import board_names
 from tuner.log.read import each_part
 from tuner.platform.files import AnyPath
 from tuner.runs.list_runs import open_run
@@ -41,7 +41,7 @@ KINDS = ("operator", "segment")  # predicted by models; a program's features are
 class LoggedRows(NamedTuple):
     """Rows of runs.  rows: for training.  networks, kinds: per row.  runs: ids, sorted.  machines: names.  tasks: number of tasks.
 
-    beyond: number of rows beyond the limit.
+    skipped: number of rows beyond the limit.
     """
 
     rows: TrainingRows
@@ -50,7 +50,7 @@ class LoggedRows(NamedTuple):
     runs: tuple[str, ...]
     machines: tuple[str, ...]
     tasks: int
-    beyond: int
+    skipped: int
 
 
 class _Source(NamedTuple):
@@ -59,7 +59,7 @@ class _Source(NamedTuple):
     seqs: ascending numbers of the counted tasks; None: all.  boards: boards of the measurements.
     """
 
-    where: AnyPath
+    log_folder: AnyPath
     run: str
     name: str
     conditions: NDArray[np.float32]
@@ -73,7 +73,7 @@ def read_logged(paths: Sequence[AnyPath | Path | str], limit: int = MAX_ROWS) ->
     Raises `BadInputError`: not a run, a damaged log, another version of simulator, features or schema, or no rows.
     """
     opened = sorted((_open_source(path) for path in paths), key=lambda source: source.run)
-    _of_one_board(opened)
+    _check_single_board(opened)
     machines = tuple(dict.fromkeys(source.name for source in opened))
     sources = [source if len(machines) > 1 else source._replace(name="") for source in opened]
     return _read(sources, limit)._replace(machines=machines)
@@ -95,33 +95,33 @@ def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:
     # a task of several runs counts for the run that sorts first
     first = np.ones(len(tasks), np.bool_)
     first[1:] = (tasks[1:] != tasks[:-1]) | (index[1:] != index[:-1])
-    chosen = np.flatnonzero(first)
-    if not len(chosen):
-        raise BadInputError(f"{', '.join(str(source.where) for source in sources)}: no measured segments to learn from")
-    names, task_of = np.unique(tasks[chosen], return_inverse=True)  # ascending, as the rows are
-    task_count = int(task_of[limit]) if limit < len(chosen) else len(names)  # whole tasks
-    beyond = int((task_of >= task_count).sum())
-    chosen, task_of, names = chosen[task_of < task_count], task_of[task_of < task_count], names[:task_count]
-    table = table.take(pa.array(chosen))
+    kept_rows = np.flatnonzero(first)
+    if not len(kept_rows):
+        raise BadInputError(f"{', '.join(str(source.log_folder) for source in sources)}: no measured segments to learn from")
+    names, task_indices = np.unique(tasks[kept_rows], return_inverse=True)  # ascending, as the rows are
+    task_count = int(task_indices[limit]) if limit < len(kept_rows) else len(names)  # whole tasks
+    skipped = int((task_indices >= task_count).sum())
+    kept_rows, task_indices, names = kept_rows[task_indices < task_count], task_indices[task_indices < task_count], names[:task_count]
+    table = table.take(pa.array(kept_rows))
     conditions = np.concatenate([source.conditions for source in sources])
     starts = np.cumsum([0, *(len(source.conditions) for source in sources)])[table["run"].to_numpy()]
-    features = np.empty((len(task_of), WIDTH), np.float32)
-    features[:, : len(FEATURES)] = _features(sources, names)[task_of]
+    features = np.empty((len(task_indices), WIDTH), np.float32)
+    features[:, : len(FEATURES)] = _features(sources, names)[task_indices]
     features[:, len(FEATURES) :] = conditions[starts + table["level_index"].to_numpy()]
     texts = {name: np.array(table[name].to_pylist(), np.str_) for name in ("workload", "level", "model", "kind")}
     rows = usable_rows(TrainingRows(features, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"]))
-    good = np.isfinite(features).all(1)  # cycles are above 0
+    finite = np.isfinite(features).all(1)  # cycles are above 0
     runs = tuple(source.run for source in sources)
-    return LoggedRows(rows, texts["model"][good], texts["kind"][good], runs, (), len(names), beyond)
+    return LoggedRows(rows, texts["model"][finite], texts["kind"][finite], runs, (), len(names), skipped)
 
 
-def _of_one_board(sources: Sequence[_Source]) -> None:
+def _check_single_board(sources: Sequence[_Source]) -> None:
     """Raise `BadInputError` for two boards: a model of both would be judged by their difference in speed."""
-    boards = {board: source.where for source in reversed(sources) for board in source.boards}
+    boards = {board: source.log_folder for source in reversed(sources) for board in source.boards}
     if len(boards) > 1:
-        (first, where), (second, other_place), *_ = sorted(boards.items())
+        (first, place), (second, other_place), *_ = sorted(boards.items())
         raise BadInputError(
-            f"{other_place}: measured by board {second}, {where} by {first}; a model learns from one board: train them apart"
+            f"{other_place}: measured by board {second}, {place} by {first}; a model learns from one board: train them apart"
         )
 
 
@@ -129,13 +129,13 @@ def _open_source(path: AnyPath | Path | str) -> _Source:
     entry = open_run(path)
     source = read_source(entry.path).source
     conditions = [condition_of(source.machine, source.dtype, level) for level in entry.levels]
-    boards = {board for part in each_part(entry.path, "log", ("board", "firmware")) for board in boards_of(part)}
+    boards = {board for part in each_part(entry.path, "log", ("board", "firmware")) for board in board_names(part)}
     return _Source(entry.path, str(entry.identity["run"]), source.machine.name, np.stack(conditions), boards=tuple(sorted(boards)))
 
 
 def _rows(number: int, source: _Source) -> pa.Table:
     """Usable rows of one run."""
-    return pa.concat_tables([_usable_part(part, number, source) for part in each_part(source.where, "log", LOG)])
+    return pa.concat_tables([_usable_part(part, number, source) for part in each_part(source.log_folder, "log", LOG)])
 
 
 def _usable_part(part: pa.Table, number: int, source: _Source) -> pa.Table:
@@ -143,13 +143,13 @@ def _usable_part(part: pa.Table, number: int, source: _Source) -> pa.Table:
     for version in pc.unique(text["simulator"]).to_pylist():
         if version != simulator.VERSION and source.seqs is None:  # a running run has one version, by its identity
             raise BadInputError(
-                f"{source.where}: measured by simulator {version}; expected runs of {simulator.VERSION}, as this program has"
+                f"{source.log_folder}: measured by simulator {version}; expected runs of {simulator.VERSION}, as this program has"
             )
     mask = pc.and_(pc.is_in(text["kind"], pa.array(KINDS)), pc.equal(text["status"], "ok"))
     mask = pc.and_(mask, pc.greater(pc.fill_null(part["cycles"], 0), 0))
     if source.seqs is not None:
-        of_search = pc.and_(pc.equal(part["run"].cast(pa.string()), source.run), pc.is_in(part["seq"], pa.array(source.seqs)))
-        mask = pc.and_(mask, of_search)
+        in_search = pc.and_(pc.equal(part["run"].cast(pa.string()), source.run), pc.is_in(part["seq"], pa.array(source.seqs)))
+        mask = pc.and_(mask, in_search)
     columns = {"task": part["task"], "run": pa.repeat(number, part.num_rows), "level_index": part["level_index"], "cycles": part["cycles"]}
     columns |= {name: text[name] for name in ("kind", "model", "workload")}
     columns["level"] = pc.binary_join_element_wise(source.name, text["level"], "/") if source.name else text["level"]
@@ -160,11 +160,11 @@ def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[
     """Features, float32 [tasks, F]; NaN without a task.  names: ascending."""
     features = np.full((len(names), len(FEATURES)), np.nan, np.float32)
     for source in reversed(sources):  # the first run overwrites the others
-        for part in each_part(source.where, "tasks", (*TASKS, *INPUTS)):
+        for part in each_part(source.log_folder, "tasks", (*TASKS, *INPUTS)):
             part = part.filter(pc.is_in(part["kind"].cast(pa.string()), pa.array(KINDS)))
             for name in pc.unique(part["feature_set"].cast(pa.string())).to_pylist():
                 if name != FEATURE_SET:
-                    raise BadInputError(f"{source.where}: has features {name}; expected runs with {FEATURE_SET}, as this program has")
+                    raise BadInputError(f"{source.log_folder}: has features {name}; expected runs with {FEATURE_SET}, as this program has")
             tasks = np.asarray(part["task"].to_numpy(zero_copy_only=False), "S32")
             place = np.searchsorted(names, tasks)
             present = np.flatnonzero((place < len(names)) & (names[np.minimum(place, len(names) - 1)] == tasks))
@@ -173,7 +173,7 @@ def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[
     return features
 
 
-_PACKED = schema_of(features=pa.float32(), cycles=pa.float64(), groups=pa.string(), levels=pa.string())
+_PACKED = required_schema(features=pa.float32(), cycles=pa.float64(), groups=pa.string(), levels=pa.string())
 
 
 def pack_rows(rows: TrainingRows) -> bytes:

@@ -68,8 +68,8 @@ class JobWorker:
                 announce(pickle.dumps(request.identity))
                 yield self.job_runner.measure(request)
 
-        models, answers, stored, *epochs = shared
-        update = Update(message.first, epochs, models, answers, stored)
+        models, answers, stored_results, *epochs = shared
+        update = Update(message.first, epochs, models, answers, stored_results)
         return pickle.dumps(self.job_runner.work(message.job, update, None if announce is None else announced))
 
 
@@ -151,8 +151,8 @@ class ActorPool:
         while True:
             self._crew.turn(0.0 if self._done else max(0.0, end_s - clock.monotonic_s()))
             if self._done or clock.monotonic_s() >= end_s:
-                done, self._done = self._done, []
-                return done
+                completed, self._done = self._done, []
+                return completed
 
     # the side of the actors
 

@@ -67,7 +67,7 @@ def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
 
 def verdicts(
     opened: LoweredModel,
-    found: Sequence[SearchedSubgraph],
+    searches: Sequence[SearchedSubgraph],
     places: Sequence[SearchFolder],
     baselines: Mapping[str, Sequence[Plan]],
     config: TuneConfig,
@@ -84,7 +84,7 @@ def verdicts(
     groups = [tuple(levels[index] for index in group) for group in same_grants(opened.machine, levels)]
     log, tasks = read_log(places[0].path), read_tasks(places[0].path)
     out = []
-    for index, (search, place) in enumerate(zip(found, places, strict=True)):
+    for index, (search, place) in enumerate(zip(searches, places, strict=True)):
         plans = finalists(log, tasks, search.run, levels, spending.finalists)
         bases = [baselines[group[0]][index] for group in groups]
         able = contenders(opened.packed[search.pieces[0]], [*plans, *bases], levels)
@@ -100,7 +100,14 @@ def verdicts(
         out.append(
             Verdict.of(
                 [
-                    _verdict(race, journal, config, limit and limit * len(race.levels) // len(levels), address, partial(_said, say, piece))
+                    _verdict(
+                        race,
+                        journal,
+                        config,
+                        limit and limit * len(race.levels) // len(levels),
+                        address,
+                        partial(_say_of_piece, say, piece),
+                    )
                     for race in races
                 ]
             )
@@ -123,18 +130,18 @@ def _verdict(
     spec, budget = runner_spec(config), config.runner.readings
     assert spec is not None
     programs = tuple(contender.program for contender in (*entered, baseline))
-    together = "" if limit is None else f", {limit:,} readings in all"
-    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most{together}")
+    limit_text = "" if limit is None else f", {limit:,} readings in all"
+    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most{limit_text}")
 
-    def seen(rounds: int, reads: Mapping[str, int]) -> None:
+    def report(rounds: int, reads: Mapping[str, int]) -> None:
         if any(reads.values()):
-            still = ", ".join(f"{level} {count}" for level, count in reads.items() if count)
-            say(f"finals: {rounds} readings each; not told apart yet: {still}")
+            undecided = ", ".join(f"{level} {count}" for level, count in reads.items() if count)
+            say(f"finals: {rounds} readings each; not told apart yet: {undecided}")
 
     with farm_of_finals(FinalsSpec(spec, programs), config, address) as farm:
         try:
             verdict = decide_finals(
-                entered, baseline, levels, budget, lambda turns: journal.measured(turns, partial(read, farm)), seen, limit
+                entered, baseline, levels, budget, lambda turns: journal.measured(turns, partial(read, farm)), report, limit
             )
         except BoardFailedError:
             journal.forget()
@@ -144,7 +151,7 @@ def _verdict(
     return verdict
 
 
-def _said(say: Callable[[str], None], piece: str, line: str) -> None:
+def _say_of_piece(say: Callable[[str], None], piece: str, line: str) -> None:
     say(f"{piece}{line}")
 
 
@@ -155,9 +162,9 @@ def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
         standings = Counter(finalist.standing[level] for finalist in verdict.finalists if level in finalist.standing)
         standing_counts = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
         readings = sum(finalist.readings.get(level, 0) for finalist in (*verdict.finalists, *verdict.baselines))
-        how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
+        description = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
         out = "; ".join(
-            [f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(standing_counts)]), f"{readings:,} readings"]
+            [f"{description} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(standing_counts)]), f"{readings:,} readings"]
         )
         lines.append(f"finals, {level}: {out}")
     return lines
@@ -170,32 +177,32 @@ def farm_of_finals(spec: FinalsSpec, config: TuneConfig, address: str | None) ->
     return each_on_ray(spec, 1, address, config.farm.wait_s, "finals", config.farm.resource)
 
 
-def plan_for(plan: Plan, of: TargetGraph, target_graph: TargetGraph) -> Plan:
-    """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
-    names = {a.name: b.name for a, b in zip(of.operators, target_graph.operators, strict=True)}
-    tensors = {a.name: b.name for a, b in zip(of.storages, target_graph.storages, strict=True)}
+def plan_for(plan: Plan, source: TargetGraph, target_graph: TargetGraph) -> Plan:
+    """The plan of a piece for another one that computes the same: the same segments, its own names.  source: the piece that it is for."""
+    names = {a.name: b.name for a, b in zip(source.operators, target_graph.operators, strict=True)}
+    tensors = {a.name: b.name for a, b in zip(source.storages, target_graph.storages, strict=True)}
 
     def named(segment: SegmentPlan) -> SegmentPlan:
-        operators, staged = (tuple(names[name] for name in some) for some in (segment.operators, segment.staged))
-        shared, held = (tuple(tensors[name] for name in some) for some in (segment.shared, segment.held))
+        operators, staged = (tuple(names[name] for name in names_in_plan) for names_in_plan in (segment.operators, segment.staged))
+        shared, held = (tuple(tensors[name] for name in names_in_plan) for names_in_plan in (segment.shared, segment.held))
         return segment.model_copy(update={"operators": operators, "staged": staged, "shared": shared, "held": tuple(sorted(held))})
 
     return plan.model_copy(update={"model": target_graph.graph.digest, "segments": tuple(map(named, plan.segments))})
 
 
 def cycles_read(
-    found: Sequence[SearchedSubgraph], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]
+    searches: Sequence[SearchedSubgraph], verdicts_of_searches: Sequence[Verdict], plans: Sequence[Plan], levels: Sequence[str]
 ) -> dict[str, int]:
     """Cycles of a plan of the model as read on the board, by level, if all of it ran there: a sum over subgraphs.
 
-    chosen: per search, the plan of a finalist or of the baseline.
+    plans: per search, the plan of a finalist or of the baseline.
     """
     out = {}
     for level in levels:
-        search_cycles = [verdict.cycles(plan, level) for verdict, plan in zip(said, chosen, strict=True)]
+        search_cycles = [verdict.cycles(plan, level) for verdict, plan in zip(verdicts_of_searches, plans, strict=True)]
         ran = [cycles for cycles in search_cycles if cycles is not None]
         if len(ran) == len(search_cycles):
-            out[level] = sum(len(search.pieces) * cycles for search, cycles in zip(found, ran, strict=True))
+            out[level] = sum(len(search.pieces) * cycles for search, cycles in zip(searches, ran, strict=True))
     return out
 
 
@@ -220,29 +227,34 @@ def levels_read(
 
 
 def pieces_read(
-    simulated: Sequence[PieceSummary], found: Sequence[SearchedSubgraph], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
+    simulated: Sequence[PieceSummary],
+    searches: Sequence[SearchedSubgraph],
+    verdicts_of_searches: Sequence[Verdict],
+    shipped: Mapping[str, Sequence[Plan]],
 ) -> tuple[PieceSummary, ...]:
     """Subgraphs with the board's cycles.  shipped: level -> shipped program of every search."""
-    number = {search.run: index for index, search in enumerate(found)}
+    number = {search.run: index for index, search in enumerate(searches)}
     out = []
     for piece in simulated:
         index = number[piece.search]
-        read = {level: said[index].cycles(shipped[level][index], level) for level in piece.cycles}
+        read = {level: verdicts_of_searches[index].cycles(shipped[level][index], level) for level in piece.cycles}
         out.append(piece.model_copy(update={"cycles": read}))
     return tuple(out)
 
 
-def runner_summary(config: TuneConfig, found: Sequence[SearchedSubgraph], said: Sequence[Verdict]) -> RunnerSummary:
+def runner_summary(config: TuneConfig, searches: Sequence[SearchedSubgraph], verdicts_of_searches: Sequence[Verdict]) -> RunnerSummary:
     """Runner, number of repeats, and cycles in the finals."""
     rows = [
-        _row(search, finalist) for search, verdict in zip(found, said, strict=True) for finalist in (*verdict.finalists, *verdict.baselines)
+        _row(search, finalist)
+        for search, verdict in zip(searches, verdicts_of_searches, strict=True)
+        for finalist in (*verdict.finalists, *verdict.baselines)
     ]
     return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
 
 
-def readings_taken(said: Sequence[Verdict]) -> int:
+def readings_taken(verdicts_of_searches: Sequence[Verdict]) -> int:
     """Number of readings in the finals."""
-    return sum(sum(finalist.readings.values()) for verdict in said for finalist in (*verdict.finalists, *verdict.baselines))
+    return sum(sum(finalist.readings.values()) for verdict in verdicts_of_searches for finalist in (*verdict.finalists, *verdict.baselines))
 
 
 def _row(search: SearchedSubgraph, finalist: Finalist) -> FinalistSummary:

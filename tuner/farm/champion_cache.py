@@ -49,16 +49,20 @@ def read_known(
     for search in searches(opened, ""):
         target_graph = ordered(opened.target_graphs[search.pieces[0]], config.search.order)
         try:
-            stored = [*read_champions(root / conditions.folder, Scopes(target_graph).whole)]
+            candidates = [*read_champions(root / conditions.folder, Scopes(target_graph).whole)]
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
         if began is None:
-            usable = [(name, one) for name, one in stored if one.model_digest != opened.digest and _as_long(one, config.budget)]
+            usable = [
+                (name, champion)
+                for name, champion in candidates
+                if champion.model_digest != opened.digest and _has_equal_budget(champion, config.budget)
+            ]
         else:
-            usable = [(name, one) for name, one in stored if name in began]
-        of_all = _best([one for _, one in usable], conditions.levels)
-        piece_genomes = [genome for plan in of_all if (genome := _genome(target_graph, plan)) is not None]
-        if not piece_genomes or len(piece_genomes) < len(of_all):
+            usable = [(name, champion) for name, champion in candidates if name in began]
+        best_plans = _best([champion for _, champion in usable], conditions.levels)
+        piece_genomes = [genome for plan in best_plans if (genome := _genome(target_graph, plan)) is not None]
+        if not piece_genomes or len(piece_genomes) < len(best_plans):
             if began is None:
                 return KnownChampions()
             raise BadInputError(
@@ -66,28 +70,28 @@ def read_known(
             )
         names += [name for name, _ in usable]
         genomes.append(tuple(dict.fromkeys(piece_genomes)))
-        runs |= dict.fromkeys(f"run {one.run} of {one.model} ({one.programs:,} programs)" for _, one in usable)
-    said = f"store {root}: {', '.join(runs)} searched the same computation with other weights"
-    return KnownChampions(tuple(names), tuple(genomes), f"{said}: its champions are measured, a larger budget searches")
+        runs |= dict.fromkeys(f"run {champion.run} of {champion.model} ({champion.programs:,} programs)" for _, champion in usable)
+    messages = f"store {root}: {', '.join(runs)} searched the same computation with other weights"
+    return KnownChampions(tuple(names), tuple(genomes), f"{messages}: its champions are measured, a larger budget searches")
 
 
-def _as_long(stored: StoredChampions, budget: BudgetSettings) -> bool:
+def _has_equal_budget(champion: StoredChampions, budget: BudgetSettings) -> bool:
     """Whether the stored search had at least this budget; False for a time budget, which cannot be compared."""
-    had = {"candidates": stored.programs, "measurements": stored.readings, "seconds": float("inf")}
-    return had[budget.kind] >= budget.amount
+    budgets = {"candidates": champion.programs, "measurements": champion.readings, "seconds": float("inf")}
+    return budgets[budget.kind] >= budget.amount
 
 
-def _best(stored: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
+def _best(champions: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
     """Fastest champion of every level, ties to the least digest, and the robust programs of their runs; each once."""
-    chosen = dict[str, Plan]()
+    plans = dict[str, Plan]()
     for level in levels:
-        of_level = [one for one in stored if level in one.of]
-        if of_level:
-            best = min(of_level, key=lambda one: _rank(one.of[level], level))
+        level_champions = [champion for champion in champions if level in champion.of]
+        if level_champions:
+            best = min(level_champions, key=lambda champion: _rank(champion.of[level], level))
             for plan in (best.of[level].plan, best.robust):
                 if plan is not None:
-                    chosen[plan.digest] = plan
-    return list(chosen.values())
+                    plans[plan.digest] = plan
+    return list(plans.values())
 
 
 def _rank(champion: Champion, level: str) -> tuple[int, str]:

@@ -129,26 +129,26 @@ class Ledger:
         """Commit the next result in order, of epoch `epoch`.  A result without a place has to be delivered again."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
-        otherwise = self.logged is not None and self.logged.differ(opened)
+        conflicting = self.logged is not None and self.logged.differ(opened)
         numbers, complete = self._logged(opened, new)
-        if otherwise or not (complete and result.complete):
+        if conflicting or not (complete and result.complete):
             self._put_ahead(opened, numbers)
-            return "otherwise" if otherwise else "later"
+            return "otherwise" if conflicting else "later"
         self.answered += len(new)
         self.hits += min(len(new), len(new) - int(new.sum()) + result.stored)
-        placed, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
-        for index in placed.tolist():
+        new_rows, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
+        for index in new_rows.tolist():
             name = opened.names[index]
             self.tasks.add(name)
             if numbers[index] < 0:
                 numbers[index] = self.ahead.tasks.pop(name).number
-        add(self.numbers, numbers[placed])
-        self.failures.update(STATUSES[code] for code in status[placed] if code)
-        self.champions.programs += int(program[placed].sum())
-        self.readings += int(self._costs(opened)[placed].sum())
+        add(self.numbers, numbers[new_rows])
+        self.failures.update(STATUSES[code] for code in status[new_rows] if code)
+        self.champions.programs += int(program[new_rows].sum())
+        self.readings += int(self._costs(opened)[new_rows].sum())
         self._note(self.champions, opened, np.flatnonzero(new & program & (status == 0)).tolist())
         if self.logged is not None:
-            self.logged.placed(epoch, (opened.names[index] for index in placed.tolist()))
+            self.logged.placed(epoch, (opened.names[index] for index in new_rows.tolist()))
         return "here"
 
     def keep(self, result: JobResult) -> None:
@@ -164,20 +164,20 @@ class Ledger:
         """
         names = opened.names
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
-        accepted, programs_left = rows, self.budget.programs(self.programs)
+        accepted_rows, programs_left = rows, self.budget.programs(self.programs)
         if programs_left is not None and len(rows):
-            accepted = rows & (_sums_before((opened.column("kind") == PROGRAM) & rows) < programs_left)
+            accepted_rows = rows & (_exclusive_sums((opened.column("kind") == PROGRAM) & rows) < programs_left)
         if (limit := self.budget.readings) is not None and len(rows):
-            accepted = rows & (_sums_before(self._costs(opened) * rows) < limit - self.readings - self.ahead.readings)
+            accepted_rows = rows & (_exclusive_sums(self._costs(opened) * rows) < limit - self.readings - self.ahead.readings)
         numbers = np.full(len(names), -1, np.int64)
-        if len(indices := np.flatnonzero(accepted)):
+        if len(indices := np.flatnonzero(accepted_rows)):
             if self.boards is not None:
                 self.boards.check_rows(opened, indices)
             numbers[indices] = self.log.numbers.of([names[k] for k in indices.tolist()])
             self.log.append(opened, indices, numbers[indices])
             if self.logged is not None:
                 self.logged.note(opened, indices.tolist())
-        return numbers, bool((accepted == rows).all())
+        return numbers, bool((accepted_rows == rows).all())
 
     def _put_ahead(self, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
         program, status, costs, logged = (opened.column("kind") == PROGRAM), opened.column("status"), self._costs(opened), numbers >= 0
@@ -193,16 +193,16 @@ class Ledger:
 
     def _note(self, champions: Champions, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Note champions among these programs; only genomes of new champions are unpacked.  One by one: a job has a handful of programs."""
-        cycles_of = with_never(opened.values()[:, :, CYCLES])
+        cycles = with_never(opened.values()[:, :, CYCLES])
         singles, programs = opened.epoch["singles"], np.cumsum(opened.epoch["kind"] == PROGRAM) - 1
         for index in fits:
             task, program = opened.names[index], int(programs[opened.places[index]])
-            if champions.gains(cycles_of[index], task, bool(singles[program])):
+            if champions.gains(cycles[index], task, bool(singles[program])):
                 genome = unpack_genome(opened.epoch.arrow("fit_genome"), opened.epoch.texts("fit_task").index(task))
-                champions.note(Individual(genome, cycles_of[index], task))
+                champions.note(Individual(genome, cycles[index], task))
 
 
-def _sums_before(counts: NDArray[Any]) -> NDArray[np.int64]:
+def _exclusive_sums(counts: NDArray[Any]) -> NDArray[np.int64]:
     """Sum of all earlier elements, for each element."""
     sums: NDArray[np.int64] = np.cumsum(counts) - counts
     return sums

@@ -33,7 +33,7 @@ class Attempts:
 
     def __init__(self, folder: AnyPath, clock: Clock, timeout_s: float) -> None:
         self.path, self._clock, self._timeout_s = folder / FILE, clock, timeout_s
-        with self._written():
+        with self._write_entry():
             earlier = self.path.read_bytes() if self.path.is_file() else b""
         self._end = earlier.rfind(b"\n") + 1  # bytes behind it are an incomplete line
         self.failing = tuple(failing_items(earlier[: self._end].splitlines()))
@@ -42,12 +42,12 @@ class Attempts:
     @contextmanager
     def at(self, request: Request) -> Iterator[None]:
         """While it is measured."""
-        begun = self._clock.monotonic_s()
+        begin_s = self._clock.monotonic_s()
         self._note("crash", request)
         try:
             yield
         except KeyboardInterrupt:
-            if self._clock.monotonic_s() - begun < self._timeout_s:
+            if self._clock.monotonic_s() - begin_s < self._timeout_s:
                 self._leave()
             else:
                 self._note("timeout", request)
@@ -55,15 +55,15 @@ class Attempts:
         self._leave()
 
     def _note(self, status: Status, request: Request) -> None:
-        with self._written():
+        with self._write_entry():
             self.path.put([json.dumps([status, request.kind, request.genome, request.measure]).encode(), b"\n"], self._end)
 
     def _leave(self) -> None:
-        with self._written():
+        with self._write_entry():
             self.path.put([], self._end)
 
     @contextmanager
-    def _written(self) -> Iterator[None]:
+    def _write_entry(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -71,14 +71,14 @@ class Attempts:
 
 
 def failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem]]:
-    ends: dict[Request, list[Status]] = {}
+    outcomes: dict[Request, list[Status]] = {}
     for line in lines:
         try:
             status, kind, genome, measure = json.loads(line)
-            ends.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
+            outcomes.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
         except (ValueError, TypeError):  # from a version with other genes: it matches no request of this version
             continue
-    for request, statuses in ends.items():
+    for request, statuses in outcomes.items():
         if len(statuses) >= DEATHS_ALONE:
             timeout = statuses[-1] == "timeout"
             yield request, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(statuses) - 1)

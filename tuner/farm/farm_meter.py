@@ -34,7 +34,7 @@ class FarmMeter:
 
     def __init__(self, staff: Staff, clock: Clock, publish: Callable[[FarmState], None], serial: bool = False) -> None:
         self._staff, self._clock, self._publish, self._serial = staff, clock, publish, serial
-        self._last, self._sampled_s = staff.counts(), clock.monotonic_s()
+        self._counts, self._sampled_s = staff.counts(), clock.monotonic_s()
         self._begin(0)
 
     def _begin(self, tasks: int) -> None:
@@ -44,11 +44,11 @@ class FarmMeter:
 
     def look(self, ledger: Ledger, schedule: EpochSchedule) -> None:
         """Look at the workers, and publish the state where the window ends."""
-        now_s, counts = self._clock.monotonic_s(), self._staff.counts()
+        now_s, new_counts = self._clock.monotonic_s(), self._staff.counts()
         passed_s, self._sampled_s = now_s - self._sampled_s, now_s
-        self._busy_s += passed_s * self._last.busy
-        self._able_s += passed_s * (self._last.busy + self._last.idle)
-        self._last = counts
+        self._busy_s += passed_s * self._counts.busy
+        self._able_s += passed_s * (self._counts.busy + self._counts.idle)
+        self._counts = new_counts
         if now_s - self._begun_s >= EVERY_S:
             self._publish(self._state(ledger, schedule, now_s - self._begun_s))
             self._begin(ledger.answered)
@@ -61,14 +61,14 @@ class FarmMeter:
         self._disk_s += self._clock.monotonic_s() - begun_s
 
     def _state(self, ledger: Ledger, schedule: EpochSchedule, window_s: float) -> FarmState:
-        busy, idle, joining, queued = self._last
+        busy_workers, idle_workers, joining_workers, queued = self._counts
         return FarmState(
             time_us=self._clock.epoch_us(),
             window_s=round(window_s, 3),
             nodes=self._staff.nodes(),
-            busy=busy,
-            idle=idle,
-            joining=joining,
+            busy=busy_workers,
+            idle=idle_workers,
+            joining=joining_workers,
             queued=queued,
             most_jobs=schedule.most_jobs,
             training=schedule.awaits_model,

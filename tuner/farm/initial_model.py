@@ -57,7 +57,7 @@ def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resum
     elif not began:
         return None
     else:
-        prior = _of_resumed(out, began)
+        prior = _read_own_prior(out, began)
     if resumed and prior.said != began:
         raise BadInputError(
             f"--model {prior.name}: {prior.said[:8]}; {out} began with {began[:8] or 'none'}; leave --model out, or give another --out"
@@ -94,14 +94,14 @@ def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
     return f"cost model: {prior.name} ({prior.said[:8]}); {training}"
 
 
-def _of_resumed(out: AnyPath | Path, began: str) -> Prior:
+def _read_own_prior(out: AnyPath | Path, began: str) -> Prior:
     """Copy of a resumed run's model; the packaged model if the run was stopped before the copy was written."""
-    where = out / "models" / PRIOR
-    if not where.is_file():
+    model_folder = out / "models" / PRIOR
+    if not model_folder.is_file():
         data, model = packaged_model()
         if (packaged := Prior(NAME, data, model)).said == began:
             return packaged
-    return _read(where, f"the run's own copy {where}")
+    return _read(model_folder, f"the run's own copy {model_folder}")
 
 
 def _read(path: AnyPath | Path, name: str) -> Prior:

@@ -46,9 +46,9 @@ class Start(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Lines about the initial plans."""
-        for where, genomes in self.genomes.items():
+        for source, genomes in self.genomes.items():
             pinned = [bool(gene.pinned) for genome in genomes for gene in genome]
-            yield f"start: {where}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
+            yield f"start: {source}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
 
 
 def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
@@ -61,15 +61,15 @@ def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: A
     for path in paths:
         plan = Plan.load(path)
         plans.setdefault(plan.digest, (str(path), plan))
-    said, genomes = tuple(plans), {}
-    for where, plan in plans.values():
-        pieces = zip(opened.compilers, plans_of_pieces(opened, plan, where), strict=True)
-        genomes[where] = tuple(_genome(compiler, piece, where, order) for compiler, piece in pieces)
+    sources, genomes = tuple(plans), {}
+    for source, plan in plans.values():
+        pieces = zip(opened.compilers, plans_of_pieces(opened, plan, source), strict=True)
+        genomes[source] = tuple(_genome(compiler, piece, source, order) for compiler, piece in pieces)
     if not (resume and (out / IDENTITY).is_file()):
-        return Start(said, genomes)
+        return Start(sources, genomes)
     began = initial_lines(out, "start")
-    if said and said != began:
-        short = [", ".join(digest[:8] for digest in some) or "none" for some in (began, said)]
+    if sources and sources != began:
+        short = [", ".join(digest[:8] for digest in digests) or "none" for digests in (began, sources)]
         raise BadInputError(f"--start: {out} began with plans {short[0]}, not {short[1]}; leave --start out, or give another --out")
     return Start(began, genomes)
 
@@ -97,18 +97,20 @@ def compiled_genomes(target_graph: TargetGraph, levels: Sequence[str], config: T
     return dict.fromkeys(wide, _PREDICTION)
 
 
-def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:
-    compile_plan(compiler, plan, where)
+def _genome(compiler: Compiler, plan: Plan, source: str, order: Order) -> Genome:
+    compile_plan(compiler, plan, source)
     target_graph = ordered(compiler.target_graph, order)
     names = [name for segment in plan.segments for name in segment.operators]
     index = next((k for k, spec in enumerate(target_graph.operators) if spec.name != names[k]), None)
     if index is not None:
         difference = f"operator {index} is {names[index]!r}, the search has {target_graph.operators[index].name!r} there"
-        raise BadInputError(f"{where}: {difference} (search.order: {order}); expected its order, or --set search.order={_other(order)}")
+        raise BadInputError(
+            f"{source}: {difference} (search.order: {order}); expected its order, or --set search.order={_other_order(order)}"
+        )
     genome = genome_of(target_graph, plan)
     assert genome is not None, "what compiles has a gene"
     return genome
 
 
-def _other(order: Order) -> Order:
+def _other_order(order: Order) -> Order:
     return next(candidate for candidate in ORDERS if candidate != order)

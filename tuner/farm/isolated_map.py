@@ -37,7 +37,7 @@ IsolatedMap = Callable[[Iterable[T]], Iterator[Outcome[R]]]
 Make = Callable[[], Callable[[T], R]]
 
 
-def _tried(call: Callable[[T], R], item: T) -> Outcome[R]:
+def _call(call: Callable[[T], R], item: T) -> Outcome[R]:
     try:
         return Outcome(call(item), None)
     except Exception as error:  # noqa: BLE001  one item must not end the others
@@ -47,7 +47,7 @@ def _tried(call: Callable[[T], R], item: T) -> Outcome[R]:
 @contextmanager
 def each_here(make: Make[T, R]) -> Iterator[IsolatedMap[T, R]]:
     """Map in this process, one item after the other; it does not survive a crash or a hang."""
-    yield partial(map, partial(_tried, make()))
+    yield partial(map, partial(_call, make()))
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class EachWorker(Generic[T, R]):
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
         del shared, announce
-        return pickle.dumps(_tried(self.call, pickle.loads(packed)))
+        return pickle.dumps(_call(self.call, pickle.loads(packed)))
 
 
 def _make_worker(make: Make[T, R]) -> EachWorker[T, R]:

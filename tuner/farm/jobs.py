@@ -158,12 +158,14 @@ class Broadcast:
     def tell_models(self, models: Models) -> None:
         self.models.append(self._share(models))
 
-    def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
-        """News for a job runner that has received `heard`: number of sets of findings, and number of the model."""
-        first = heard[0] if heard[0] <= job.version else 0
-        models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
-        begins = heard[0] == 0
-        return Update(first, self.epochs[first : job.version], models, self.answers if begins else None, self.stored if begins else None)
+    def update(self, job: Job | Training, received: tuple[int, int]) -> Update:
+        """News for a job runner that has received `received`: number of sets of findings, and number of the model."""
+        first = received[0] if received[0] <= job.version else 0
+        models = self.models[job.models - 1] if job.models and job.models != received[1] else None
+        is_first = received[0] == 0
+        return Update(
+            first, self.epochs[first : job.version], models, self.answers if is_first else None, self.stored if is_first else None
+        )
 
 
 def build_job_runner(spec: SearchSpec) -> JobRunner:
@@ -188,13 +190,13 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(spec.levels)
         self.done = 0
         self.worker = "driver"
-        self._told: dict[str, Measurement] = {}  # measurements of earlier sessions
-        self._heard: FirstReadings | None = FirstReadings(len(spec.levels)) if spec.differs else None
+        self._earlier: dict[str, Measurement] = {}  # measurements of earlier sessions
+        self._first_readings: FirstReadings | None = FirstReadings(len(spec.levels)) if spec.differs else None
 
-    def warm(self, whole: bool) -> None:
+    def warm(self, programs: bool) -> None:
         """Compile kernels now if they are not in the cache: inside a job, a minute of compilation would look like a hang.
 
-        whole: include the kernels for programs.
+        programs: include the kernels for programs.
         """
         genome = single_operators(self.rules.target_graph)
         if isinstance(genome, Infeasible):
@@ -203,8 +205,12 @@ class JobRunner:
             levels = len(self.rules.levels)
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
-        if whole:
-            list(self._here([Request("program", program) for program in (genome, *_of_every_kind(self.rules.target_graph, genome))]))
+        if programs:
+            list(
+                self._measure_here(
+                    [Request("program", program) for program in (genome, *_kernel_programs(self.rules.target_graph, genome))]
+                )
+            )
 
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
@@ -221,17 +227,17 @@ class JobRunner:
             if update.first:
                 raise ValueError(f"news from epoch {update.first} on, where {self.known.version} are known")
             self.known.forget()
-            if self._heard is not None:
-                self._heard = FirstReadings(len(self.rules.levels))
+            if self._first_readings is not None:
+                self._first_readings = FirstReadings(len(self.rules.levels))
         for findings in update.epochs:
             self.known.learn_epoch(findings)
-            if self._heard is not None:
+            if self._first_readings is not None:
                 for job_findings in findings:
-                    self._heard.learn(job_findings)
+                    self._first_readings.learn(job_findings)
             self.done += 1
         if update.answers is not None:
-            self._told = unpack_measurements(update.answers, len(self.rules.levels))
-            self.evaluator.answer_by(self._told)
+            self._earlier = unpack_measurements(update.answers, len(self.rules.levels))
+            self.evaluator.answer_by(self._earlier)
         if update.stored is not None:  # after `warm`: stored results would leave kernels uncompiled
             self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.differs)
         if update.models is not None:
@@ -255,16 +261,16 @@ class JobRunner:
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
         recorder, collector = Recorder(spec, job.shard, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
-        paid: ChainMap[str, Measurement] = ChainMap()
-        if self._heard is not None:
-            readings, paid = self._answering(job, self._heard)
+        paid_by_others: ChainMap[str, Measurement] = ChainMap()
+        if self._first_readings is not None:
+            readings, paid_by_others = self._answering(job, self._first_readings)
             listeners.append(readings)
 
         def cost(measurement: Measurement) -> int:
-            return 0 if measurement.task in paid else readings_of(measurement, len(spec.levels), spec.repeats)
+            return 0 if measurement.task in paid_by_others else readings_of(measurement, len(spec.levels), spec.repeats)
 
         limit = Limit(job.programs, deadline, job.readings, cost)
-        session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
+        session = MeasureBudget(self._without_failing(measurer or self._measure_here, failing), listeners, limit)
         with self.known.aside():
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
@@ -282,18 +288,18 @@ class JobRunner:
             recorder.stored,
         )
 
-    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
+    def _answering(self, job: Job, first_readings: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
         """Answer tasks that have a reading, whatever genes request them: readings of the log, of the job's messages, and its own.
 
         Returns the listener that notes the job's own readings, and the tasks with readings of other jobs.
         """
         levels = len(self.rules.levels)
         job_readings = FirstReadings(levels)
-        placed, ahead = (unpack_measurements(packed, levels) if packed else {} for packed in job.answers)
-        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, job_readings.of), died=True)
-        return job_readings, ChainMap(placed, heard.of)
+        placed, uncommitted = (unpack_measurements(answer, levels) if answer else {} for answer in job.answers)
+        self.evaluator.answer_by(ChainMap(placed, uncommitted, first_readings.of, self._earlier, job_readings.of), died=True)
+        return job_readings, ChainMap(placed, first_readings.of)
 
-    def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+    def _measure_here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)
 
     def measure(self, request: Request) -> Measurement:
@@ -309,12 +315,12 @@ class JobRunner:
         worker = f"{WORKER}{measurement.pack[:NAMED]}" if measurement.pack else self.worker
         return replace(measurement, worker=worker, wall_s=clock.monotonic_s() - begun_s, board=self.evaluator.said)
 
-    def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
+    def _without_failing(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
         """Measurer that skips requests that must not be tried."""
         if not failing:
             return measurer
 
-        def spared(requests: Sequence[Request]) -> Iterator[Measurement]:
+        def measure_allowed(requests: Sequence[Request]) -> Iterator[Measurement]:
             measured = measurer([request for request in requests if request not in failing])
             for request in requests:
                 item = failing.get(request)
@@ -324,7 +330,7 @@ class JobRunner:
                     failed = self.evaluator.failed(request, item.status, item.error)
                     yield replace(failed, worker="driver", attempt=item.attempt)
 
-        return spared
+        return measure_allowed
 
     def _train(self, training: Training) -> TrainingOutcome:
         begun_s, older = self.spec.clock.cpu_s(), self.models[0] if training.models and self.models else None
@@ -334,7 +340,7 @@ class JobRunner:
         return trained._replace(cpu_s=self.spec.clock.cpu_s() - begun_s)
 
 
-def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:
+def _kernel_programs(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:
     """Programs with a segment of two operators, the first that fits, in each of the ways with kernels of their own."""
     pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(target_graph, k, k + 2) if blocks > 1)
     pair = next((gene for gene in pairs if decode(target_graph, gene) is not None), None)

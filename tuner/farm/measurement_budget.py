@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.subgraph_searches import share_budget
 from tuner.measure.canary import EVERY
-from tuner.measure.reading_cost import repeats_of
+from tuner.measure.reading_cost import repeat_count
 from tuner.selection.race import ECHO, FIRST_LOOK
 
 SHARE = 4  # the finals have at most 1 / SHARE of the budget
@@ -39,7 +39,7 @@ class Spending:
     def of(cls, config: TuneConfig, levels: int, searches: int) -> Spending:
         """Division of the budget.  Raises `BadInputError` if a budget of measurements is too small for the finals."""
         runner, total = config.runner, config.budget.measurements
-        task = levels * repeats_of(config)
+        task = levels * repeat_count(config)
         if runner.name == BUILT_IN:
             return cls(total, levels, task, 0, 0, 0)
         limit = _finals(runner.finalists, levels, runner.readings)
@@ -48,8 +48,8 @@ class Spending:
         reserved = min(limit, total // SHARE // searches)
         fewest = _finals(1, levels, ECHO)
         if reserved < fewest:
-            least = SHARE * fewest * searches
-            raise BadInputError(f"measurements {total}: too few, a {SHARE}th is for the finals; accepted: {least} or more")
+            minimum = SHARE * fewest * searches
+            raise BadInputError(f"measurements {total}: too few, a {SHARE}th is for the finals; accepted: {minimum} or more")
         able = [count for count in range(1, runner.finalists + 1) if _finals(count, levels, min(FIRST_LOOK, runner.readings)) <= reserved]
         return cls(total, levels, task, reserved, max(able, default=1), runner.canary)
 
@@ -57,20 +57,20 @@ class Spending:
         """Canary readings besides `readings` search readings: one look at the start, and one every `EVERY` readings."""
         return self.canary * (1 + readings // EVERY)
 
-    def limits(self, weights: Sequence[int], least: int) -> list[int]:
-        """Limit of every search: below it, another task is measured.  weights: weights of the searches.  least: programs that each needs.
+    def limits(self, weights: Sequence[int], minimum: int) -> list[int]:
+        """Limit of every search: below it, another task is measured.  weights: weights of the searches.  minimum: programs that each needs.
 
         Raises `BadInputError` if the budget is too small for the first programs.
         """
         assert self.measurements is not None
-        remaining = self.measurements - self.finals * len(weights)
-        shares = [remaining]
+        readings_left = self.measurements - self.finals * len(weights)
+        shares = [readings_left]
         if len(weights) > 1:
-            enough = remaining >= len(weights) * least * self.task
-            shares = [self.task * count for count in share_budget(remaining // self.task, weights, least)] if enough else [0]
+            sufficient = readings_left >= len(weights) * minimum * self.task
+            shares = [self.task * count for count in share_budget(readings_left // self.task, weights, minimum)] if sufficient else [0]
         limits = [self._readings(share) - self.task + 1 for share in shares]
-        if min(limits) <= (least - 1) * self.task:
-            details = f"{remaining} are left beside the finals, and a program at all levels takes {self.task}"
+        if min(limits) <= (minimum - 1) * self.task:
+            details = f"{readings_left} are left beside the finals, and a program at all levels takes {self.task}"
             raise BadInputError(f"measurements {self.measurements}: too few; {details}, with the canary's {self.canary}")
         return limits
 
@@ -86,14 +86,14 @@ class Spending:
     def line(self, searches: int) -> str:
         """Line about the budget, before the search begins."""
         assert self.measurements is not None
-        said = f"budget: {self.measurements:,} measurements (task x level x repeat)"
+        text = f"budget: {self.measurements:,} measurements (task x level x repeat)"
         if not self.finals:
-            return f"{said}, none set aside: the simulator needs no finals"
+            return f"{text}, none set aside: the simulator needs no finals"
         per_search = f" of each of {searches} searches" if searches > 1 else ""
         reserved, rounds = self.finals * searches, self.finals // _finals(self.finalists, self.levels, 1)
         canary = f"the canary takes {self.canary} at the start and after every {EVERY}"
         contents = f"the best {self.finalists} of each of {self.levels} levels and the baseline, {rounds} times at least"
-        return f"{said}; {reserved:,} are set aside for the finals{per_search} ({contents}); {canary}"
+        return f"{text}; {reserved:,} are set aside for the finals{per_search} ({contents}); {canary}"
 
 
 def _finals(finalists: int, levels: int, rounds: int) -> int:

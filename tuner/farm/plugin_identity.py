@@ -20,14 +20,14 @@ def external_plugins(config: TuneConfig, serial: bool, address: str | None) -> t
     Raises `BadInputError` for plug-ins that are missing here.  Only a runner may be missing where no worker runs: the workers then report
     it, and its version and source are unknown here.
     """
-    named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
-    if named:
+    external = [(kind, name) for kind, name in _configured_plugins(config) if name not in kind.built_in]
+    if external:
         search_current_folder()  # workers get the folder from `tuner.platform.ray_cluster.worker_environment`, on any computer
     local = serial or on_this_computer(address)
-    return tuple(_plugin(kind, name, local) for kind, name in named)
+    return tuple(_plugin(kind, name, local) for kind, name in external)
 
 
-def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
+def _configured_plugins(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
     yield STRATEGIES, config.search.strategy
     if config.use.cost_model:
         yield COST_MODELS, config.model.name
@@ -47,10 +47,11 @@ def _plugin(kind: PluginKind, name: str, local: bool) -> Plugin:
         return Plugin(kind.name, name, "", "")
 
 
-def plugin_changes(out: Path, mine: Sequence[Plugin]) -> list[str]:
+def plugin_changes(out: Path, installed: Sequence[Plugin]) -> list[str]:
     """Differences between the plug-ins that a run began with and those of today, as text."""
     recorded = [Plugin(**plugin) for plugin in read_json(out / IDENTITY).get("plugins", ())]
-    then, now = (
-        ", ".join(str(plugin) for plugin in some if plugin not in excluded) for some, excluded in ((recorded, mine), (mine, recorded))
+    removed, added = (
+        ", ".join(str(plugin) for plugin in plugins if plugin not in others_listed)
+        for plugins, others_listed in ((recorded, installed), (installed, recorded))
     )
-    return [f"begun with {then or 'nothing plugged in'}, not {now or 'without it'}"]
+    return [f"begun with {removed or 'nothing plugged in'}, not {added or 'without it'}"]

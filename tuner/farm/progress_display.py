@@ -32,19 +32,21 @@ class ProgressBar:
         clock: Clock,
         candidates: int | None = None,
         seconds: float | None = None,
-        already: int = 0,
+        first_count: int = 0,
         quiet: bool = False,
         stream: TextIO | None = None,
         watch: Callable[[Snapshot], None] | None = None,
         measurements: int | None = None,
     ) -> None:
         self._reads, self._budget = measurements is not None, candidates if measurements is None else measurements
-        self._seconds, self._already, self._quiet = seconds, already, quiet
+        self._seconds, self._first_count, self._quiet = seconds, first_count, quiet
         self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
         self._start_s = clock.monotonic_s()
-        self._since: tuple[int, float] | None = None  # (count, time) of the first measurements: start-up time does not count in the rate
+        self._first_measured: tuple[int, float] | None = (
+            None  # (count, time) of the first measurements: start-up time does not count in the rate
+        )
         self._last_s = -LINE_EVERY_S
-        self._shown: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         console = Console(file=self._stream)
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
 
@@ -72,24 +74,24 @@ class ProgressBar:
             self._watch(snapshot)
         if self._quiet:
             return
-        now = self._clock.monotonic_s()
-        if self._since is None and self._count(snapshot) > self._already:
-            self._since = self._count(snapshot), now
+        now_s = self._clock.monotonic_s()
+        if self._first_measured is None and self._count(snapshot) > self._first_count:
+            self._first_measured = self._count(snapshot), now_s
         if self._live is not None:
-            if now - self._last_s >= 0.25:
-                self._last_s = now
+            if now_s - self._last_s >= 0.25:
+                self._last_s = now_s
                 self._live.update(self.table(snapshot))
             return
         patience_s = BEST_EVERY_S
-        if self._shown is not None and snapshot.best == self._shown.best:
-            patience_s = LINE_EVERY_S if snapshot != self._shown else SAME_EVERY_S
-        if now - self._last_s >= patience_s:
-            self._last_s, self._shown = now, snapshot
+        if self._snapshot is not None and snapshot.best == self._snapshot.best:
+            patience_s = LINE_EVERY_S if snapshot != self._snapshot else SAME_EVERY_S
+        if now_s - self._last_s >= patience_s:
+            self._last_s, self._snapshot = now_s, snapshot
             self.say(self.line(snapshot))
 
     def finish(self, snapshot: Snapshot) -> None:
         """Show the last snapshot, unless it is shown already."""
-        if snapshot != self._shown:
+        if snapshot != self._snapshot:
             self._last_s = -LINE_EVERY_S
             self.update(snapshot)
 
@@ -99,18 +101,18 @@ class ProgressBar:
 
     def _rate(self, snapshot: Snapshot) -> float:
         """Measurements per second; 0 while unknown."""
-        if self._since is None or self._count(snapshot) - self._since[0] < _ENOUGH:
+        if self._first_measured is None or self._count(snapshot) - self._first_measured[0] < _ENOUGH:
             return 0.0
-        return (self._count(snapshot) - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
+        return (self._count(snapshot) - self._first_measured[0]) / max(1e-9, self._clock.monotonic_s() - self._first_measured[1])
 
     def _remaining_text(self, snapshot: Snapshot) -> str:
         if self._seconds is not None:
             return f"{max(0.0, self._seconds - (self._clock.monotonic_s() - self._start_s)):.0f} s left"
         if self._budget is None:
             return ""
-        remaining = max(0, self._budget - self._count(snapshot))
+        remaining_count = max(0, self._budget - self._count(snapshot))
         rate = self._rate(snapshot)
-        return f"{remaining} left" + (f", about {remaining / rate:.0f} s" if remaining and rate > 0 else "")
+        return f"{remaining_count} left" + (f", about {remaining_count / rate:.0f} s" if remaining_count and rate > 0 else "")
 
     def _counts(self, snapshot: Snapshot) -> str:
         failed = " ".join(f"{count} {status}" for status, count in sorted(snapshot.failures.items()) if count)

@@ -45,13 +45,13 @@ class LoggedReadings:
 
     def __init__(self, levels: int, packed: bytes | None = None) -> None:
         self._levels = levels
-        self._of: dict[str, Measurement] = {} if packed is None else unpack_measurements(packed, levels)
+        self._measurements: dict[str, Measurement] = {} if packed is None else unpack_measurements(packed, levels)
         self._epochs: dict[int, list[str]] = {}  # tasks placed in each of the last epochs
 
     def note(self, opened: OpenedBatch, tasks: Collection[int]) -> None:
         """Note that these tasks of a batch have rows; a task with a reading keeps it."""
         for reading in _readings(opened.epoch, opened.places[list(tasks)], self._levels):
-            self._of.setdefault(reading.task, reading)
+            self._measurements.setdefault(reading.task, reading)
 
     def placed(self, epoch: int, names: Iterable[str]) -> None:
         """Note that these tasks have their place in the order, in a job of this epoch."""
@@ -59,19 +59,19 @@ class LoggedReadings:
 
     def differ(self, opened: OpenedBatch) -> bool:
         """Whether a batch has a reading that differs from the log's."""
-        indices = [index for index, name in enumerate(opened.names) if name in self._of]
+        indices = [index for index, name in enumerate(opened.names) if name in self._measurements]
         readings = _readings(opened.epoch, opened.places[indices], self._levels)
-        return any(not _same(reading, self._of[reading.task]) for reading in readings)
+        return any(not _equal_readings(reading, self._measurements[reading.task]) for reading in readings)
 
-    def since(self, epoch: int, ahead: Iterable[str]) -> tuple[bytes, bytes]:
+    def since(self, epoch: int, uncommitted: Iterable[str]) -> tuple[bytes, bytes]:
         """Readings for a job that depends on all epochs before `epoch`: of tasks placed later, and of tasks that are ahead."""
         for old in [placed_epoch for placed_epoch in self._epochs if placed_epoch < epoch - 2]:  # a repeated job depends on fewer epochs
             del self._epochs[old]
-        since = [name for placed_epoch, some in self._epochs.items() if placed_epoch >= epoch for name in some]
-        return self._packed(since), self._packed(ahead)
+        recent = [name for placed_epoch, names in self._epochs.items() if placed_epoch >= epoch for name in names]
+        return self._pack(recent), self._pack(uncommitted)
 
-    def _packed(self, names: Iterable[str]) -> bytes:
-        readings = [self._of[name] for name in dict.fromkeys(names) if name in self._of]
+    def _pack(self, names: Iterable[str]) -> bytes:
+        readings = [self._measurements[name] for name in dict.fromkeys(names) if name in self._measurements]
         return pack_measurements(readings, self._levels) if readings else b""
 
 
@@ -81,5 +81,5 @@ def _readings(epoch: Columns, places: Collection[int] | NDArray[np.intp], levels
     return [measurement_of(status[index], values[index].copy(), task=names[index]) for index in places]  # copied, to free the message
 
 
-def _same(first: Measurement, second: Measurement) -> bool:
+def _equal_readings(first: Measurement, second: Measurement) -> bool:
     return first.status == second.status and (first.values is None or second.values is None or np.array_equal(first.values, second.values))

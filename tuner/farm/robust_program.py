@@ -17,7 +17,7 @@ from tuner.runs.dataframes import program_cycles
 from tuner.selection.robust import most_robust
 
 
-def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Sequence[str]) -> list[Plan] | None:
+def robust_plans(folder: AnyPath, searches: Sequence[SearchedSubgraph], levels: Sequence[str]) -> list[Plan] | None:
     """Robust program of every search, by its own cycles; None if a search has no program that fits every level.
 
     For a model with several subgraphs these are robust together: the loss of a sum is at most the largest loss of its parts.  folder:
@@ -25,7 +25,7 @@ def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Seq
     """
     log = read_log(folder, ("run", "seq", "task", "level", "kind", "status", "cycles"))
     tasks = read_table(folder, "tasks", ("task", "payload")).table
-    plans = [robust_plan(log[log["run"].astype("str") == search.run], tasks, levels) for search in found]
+    plans = [robust_plan(log[log["run"].astype("str") == search.run], tasks, levels) for search in searches]
     return None if None in plans else [plan for plan in plans if plan is not None]
 
 

@@ -24,15 +24,15 @@ FEWEST = 128  # programs of a search that may end
 class Saturation:
     """Course of a search over its epochs.  least: gain expected of twice the programs below which the search ends; None: never."""
 
-    def __init__(self, least: float | None, levels: int) -> None:
-        self.least = least
+    def __init__(self, minimum_gain: float | None, levels: int) -> None:
+        self.least = minimum_gain
         self._best: NDArray[np.int64] = np.full(levels, NEVER, np.int64)
         self._programs = list[int]()  # of each epoch with a champion at every level
         self._logs = list[float]()  # mean over the levels of log(cycles)
 
     def epoch_done(self, programs: int, findings: Sequence[bytes]) -> None:
         """Note an epoch.  programs: measured until now.  findings: results of its jobs, columns of `EPOCH`."""
-        fits = [from_bytes(packed, EPOCH)["fit_cycles"].reshape(-1, len(self._best)) for packed in findings]
+        fits = [from_bytes(job_findings, EPOCH)["fit_cycles"].reshape(-1, len(self._best)) for job_findings in findings]
         self.note(programs, np.concatenate(fits) if fits else self._best[None])
 
     def note(self, programs: int, cycles: NDArray[np.int64]) -> None:

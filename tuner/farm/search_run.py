@@ -38,7 +38,7 @@ from tuner.log.task_numbers import count, first
 from tuner.log.writer import RunLog
 from tuner.measure.grants import same_grants
 from tuner.measure.replay import read_published
-from tuner.measure.runners import named_by
+from tuner.measure.runners import runner_origin
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Platform
 from tuner.runs.checkpoint import Checkpoint
@@ -113,13 +113,13 @@ class SearchRun:
     @contextmanager
     def progress(self) -> Iterator[None]:
         budget, readings = self.ledger.budget, self.ledger.counted.readings
-        already = self.ledger.programs if budget.readings is None else readings
+        first_count = self.ledger.programs if budget.readings is None else readings
         with ProgressBar(
-            self.clock, budget.candidates, budget.seconds(), already, self.quiet, watch=self._watch, measurements=budget.readings
-        ) as shown:
-            self._shown = shown
+            self.clock, budget.candidates, budget.seconds(), first_count, self.quiet, watch=self._watch, measurements=budget.readings
+        ) as bar:
+            self._shown = bar
             yield
-            shown.finish(self.snapshot())
+            bar.finish(self.snapshot())
             self._shown = None
 
     def _show(self) -> None:
@@ -140,29 +140,29 @@ class SearchRun:
         return Snapshot(champions.programs, best, baseline, dict(failures), note, readings)
 
     def _resume(
-        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: StoredModel | None
+        self, paths: Sequence[Path], warm_start: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: StoredModel | None
     ) -> None:
         """Continue from the last checkpoint.  Measurements after it count: they are neither measured nor logged again when the search
         requests them, and the log's values are used."""
         log, levels = self.ledger.log, len(self.levels)
         checkpoint = self.checkpoint.load() if self.place.resumed else None
-        beyond = log.numbers.beyond([] if checkpoint is None else checkpoint[0]["numbers"])
+        uncommitted_parts = log.numbers.beyond([] if checkpoint is None else checkpoint[0]["numbers"])
         # if readings may differ, also readings of the last epochs before the checkpoint: a job that depends on earlier epochs lacks them
-        if rows := log.numbers.beyond([]) if self.spec.differs else beyond:
+        if rows := log.numbers.beyond([]) if self.spec.differs else uncommitted_parts:
             answers = read_published(self.place.path, log.origin.run, rows, levels)
             self.conductor.jobs.broadcast.tell_answers(answers)
         if self.spec.differs:
             self.ledger.boards = BoardWatch(log, self._say)
             self.ledger.logged = LoggedReadings(levels, answers if rows else None)
-        if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
-            say(f"{lost} rows of log and tasks were lost; they are measured again")
+        if (lost_rows := sum(self.ledger.log.lost.values())) and not self.quiet:
+            say(f"{lost_rows} rows of log and tasks were lost; they are measured again")
         if checkpoint is None:
             if start is None:
                 raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
             if prior is not None:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
-            self._begin(open_warm_start(paths, said, self.spec.target_graph, self.levels, self.spec.origin.runner), start())
+            self._begin(open_warm_start(paths, warm_start, self.spec.target_graph, self.levels, self.spec.origin.runner), start())
             return
         state, findings = checkpoint
         self._began, self._unsaved = int(state["began"]), []
@@ -174,8 +174,8 @@ class SearchRun:
         ledger.readings, ledger.core_s = int(state["readings"]), float(state.get("core_s", 0.0))  # checkpoints of earlier versions lack it
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
-        if not lost:  # else remaining rows may come behind missing ones, which must be measured again
-            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.spec.target_graph, self.champions.empty())
+        if not lost_rows:  # else remaining rows may come behind missing ones, which must be measured again
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, uncommitted_parts, self.spec.target_graph, self.champions.empty())
         self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
         for programs, results in zip(self.schedule.programs[1:], epochs, strict=True):
@@ -209,35 +209,40 @@ class SearchRun:
         if self.storing is not None:
             self.storing.close()
 
-    def ended(self, where: str) -> SearchEnd:
-        """Champions and baselines.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
+    def ended(self, end_label: str) -> SearchEnd:
+        """Champions and baselines.  Raises `TilefarmError` if no program of single operators could be measured.
+
+        end_label: name of its log.
+        """
         champions, failures, *_ = self.ledger.counted
         best = tuple(program for program in champions.best if program is not None)
         baselines = tuple(program for program in map(champions.baseline, range(len(self.levels))) if program is not None)
         if min(len(best), len(baselines)) < len(self.levels):
             counts = ", ".join(f"{count} {status}" for status, count in sorted(failures.items()))
             failure = f"no program of single operators could be measured ({counts})"
-            raise TilefarmError(f"{where}: {failure}; the column `error` of its log says why")
+            raise TilefarmError(f"{end_label}: {failure}; the column `error` of its log says why")
         return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:
         """Raise `BadInputError` if the first program was not measured: a broken runner would otherwise fail for hours."""
-        runner, counted = self.spec.origin.runner, self.ledger.counted
-        if runner == BUILT_IN or not counted.tasks or counted.failures.total() < counted.tasks:
+        runner, tally = self.spec.origin.runner, self.ledger.counted
+        if runner == BUILT_IN or not tally.tasks or tally.failures.total() < tally.tasks:
             return
         self.ledger.log.flush()
         row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
-        why = f"{row['status']}: {row['error']}"
-        raise BadInputError(f"{named_by(runner)}: the first program could not be measured: {why}; when it can be, give another --out")
+        failure = f"{row['status']}: {row['error']}"
+        raise BadInputError(
+            f"{runner_origin(runner)}: the first program could not be measured: {failure}; when it can be, give another --out"
+        )
 
     def _committed(self, findings: bytes) -> None:
         """Write a checkpoint after a result, at most as often as configured, and at once after the first one."""
         self._first_answer()
         self._unsaved.append(findings)
-        now, first = self.clock.monotonic_s(), self.schedule.frontier == (BEGINNING, 0)
-        if first or now - self._saved_s >= self.config.farm.checkpoint_every_s:
+        now_s, first = self.clock.monotonic_s(), self.schedule.frontier == (BEGINNING, 0)
+        if first or now_s - self._saved_s >= self.config.farm.checkpoint_every_s:
             with nullcontext() if self._meter is None else self._meter.writing():
-                self._save(now)
+                self._save(now_s)
 
     def _save(self, now_s: float) -> None:
         self._saved_s = now_s

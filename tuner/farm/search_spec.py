@@ -9,7 +9,7 @@ from compiler.target.target_graph import TargetGraph
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.log.writer import Origin
 from tuner.measure.evaluator import Board, Evaluator, build_evaluator
-from tuner.measure.reading_cost import repeats_of
+from tuner.measure.reading_cost import repeat_count
 from tuner.platform.interfaces import Clock
 from tuner.platform.real import REAL
 from tuner.search.limits import SearchLimits
@@ -42,7 +42,7 @@ class SearchSpec:
     @property
     def repeats(self) -> int:
         """Readings of a task at a level."""
-        return repeats_of(self.config) if self.differs else 1
+        return repeat_count(self.config) if self.differs else 1
 
     def build_evaluator(self) -> Evaluator:
         """Evaluator of this process, ready to measure."""

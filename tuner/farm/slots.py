@@ -95,7 +95,7 @@ class Slot:
     @property
     def repeatable(self) -> list[int]:
         """Places in the queue, from 1, of work that another actor may do at the same time."""
-        return [place for place, lying in enumerate(self.queue, 1) if lying.work.repeatable]
+        return [place for place, queued in enumerate(self.queue, 1) if queued.work.repeatable]
 
     def allowed_s(self, item_timeout_s: float | None) -> float | None:
         """Longest silence of an actor at work."""
@@ -226,9 +226,9 @@ class Slots:
 
     def first_paced(self) -> Slot | None:
         """Fastest slot of known pace without work."""
-        idle = self.free[0]
-        place = bisect_left(idle, (-inf, inf))
-        return self.every[int(idle[place][-1])] if place < len(idle) else None
+        idle_slots = self.free[0]
+        place = bisect_left(idle_slots, (-inf, inf))
+        return self.every[int(idle_slots[place][-1])] if place < len(idle_slots) else None
 
     def works_of_faster(self, slot: Slot) -> int:
         """Number of waiting work items that faster actors will have finished before this one finishes another.
@@ -240,9 +240,9 @@ class Slots:
             return 0
         level, pieces, count = pace_level(slot.pace_s), len(slot.queue) + 1, 0
         last = level - FASTER_STEPS
-        for faster, (actors, works) in self.paces.items():
-            if faster <= last and (more := int(actors * pieces * PACE_STEP ** (faster - level)) - works) > 0:
-                count += more
+        for faster_level, (actors, works) in self.paces.items():
+            if faster_level <= last and (free_works := int(actors * pieces * PACE_STEP ** (faster_level - level)) - works) > 0:
+                count += free_works
         return count
 
     def late_work(self) -> TrackedWork | None:
@@ -257,11 +257,11 @@ class Slots:
         assert slot.pace_s is not None
         if not self.ends or self.ends[-1][0] <= after_s:
             return None
-        slower = self.every[int(self.ends[-1][1])]
-        assert slower.pace_s is not None
-        if pace_level(slot.pace_s) > pace_level(slower.pace_s) - FASTER_STEPS:
+        slower_slot = self.every[int(self.ends[-1][1])]
+        assert slower_slot.pace_s is not None
+        if pace_level(slot.pace_s) > pace_level(slower_slot.pace_s) - FASTER_STEPS:
             return None
-        return slower.queue[slower.repeatable[-1] - 1].work
+        return slower_slot.queue[slower_slot.repeatable[-1] - 1].work
 
     def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
         """Next time, with its slot, of each kind: of `due`, of a start to report, if it `reports`, or of one that takes too long."""

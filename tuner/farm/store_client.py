@@ -68,23 +68,23 @@ class StoreClient:
         conditions = Conditions(machine.name, machine.digest, spec.levels, origin.simulator, origin.runner, spec.repeats)
         self._store, self._folder, self._spec, self._say = PackStore(root, conditions), folder, spec, say
         self._scopes = Scopes(spec.target_graph)
-        stored = self._store.find_tasks(self._scopes.every)
-        self.packed = stored.packed
-        self._known = set(stored.keys)
-        self._scope_of: dict[str, int] = {}
-        self._done = {"log": 0, "tasks": 0}  # parts
-        self._waiting: list[Measured] = []
-        self._count = self._seen = 0
-        self._enough, self._failing = _FIRST_TRY, False
-        for line in stored.damaged:
+        stored_tasks = self._store.find_tasks(self._scopes.every)
+        self.packed = stored_tasks.packed
+        self._known_tasks = set(stored_tasks.keys)
+        self._task_scopes: dict[str, int] = {}
+        self._read_parts = {"log": 0, "tasks": 0}  # parts
+        self._unsent: list[Measured] = []
+        self._count = self._tasks_seen = 0
+        self._send_at, self._failing = _FIRST_TRY, False
+        for line in stored_tasks.damaged:
             say(f"--store {line}; left out, `tilefarm store gc` deletes it")
-        say(f"store {root}: {len(stored.keys):,} results for tasks of this network, in {stored.packs} packs")
+        say(f"store {root}: {len(stored_tasks.keys):,} results for tasks of this network, in {stored_tasks.packs} packs")
 
     def drop(self, pack: str, task: str) -> None:
         """Drop a pack of the store, because a second measurement of one of its tasks differs."""
-        whose = self._store.whose.get(pack, "nobody knows whom")
+        origin = self._store.whose.get(pack, "nobody knows whom")
         conflict = f"task {task} was measured again, with another result"
-        self._say(f"--store {self._store.folder / pack}: {conflict}; the pack of {whose} is dropped")
+        self._say(f"--store {self._store.folder / pack}: {conflict}; the pack of {origin} is dropped")
         try:
             self._store.drop(pack, f"{conflict} by run {self._spec.origin.run}")
         except OSError as error:
@@ -92,63 +92,69 @@ class StoreClient:
 
     def step(self, tasks: int) -> None:
         """Write packs after a checkpoint.  tasks: number of tasks with rows in the log."""
-        if tasks - self._seen + self._count >= self._enough:
-            self._seen = tasks
+        if tasks - self._tasks_seen + self._count >= self._send_at:
+            self._tasks_seen = tasks
             self._read()
-            self._put(last=False)
+            self._send(last=False)
 
     def close(self) -> None:
         """Write the remaining packs at the end of the search, whose log is published."""
         self._read()
-        self._put(last=True)
+        self._send(last=True)
 
-    def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
+    def keep(self, model_digest: str, by_level: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
         """Store the champions of a finished search, by level, for models with the same computation.  programs, readings: measured by the
         search."""
         origin = self._spec.origin
         champions = StoredChampions(
-            run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
+            run=origin.run,
+            model=origin.model,
+            model_digest=model_digest,
+            programs=programs,
+            readings=readings,
+            of=dict(by_level),
+            robust=robust,
         )
         try:
             put_champions(self._store.folder, self._scopes.whole, champions)
         except OSError as error:
             self._failed(error)
 
-    def _put(self, last: bool) -> None:
+    def _send(self, last: bool) -> None:
         """Write all waiting rows, if they are enough for a pack."""
-        if not self._count or not (last or self._count >= self._enough):
+        if not self._count or not (last or self._count >= self._send_at):
             return
         origin = self._spec.origin
-        measured = Measured.joined(self._waiting)
+        measured = Measured.joined(self._unsent)
         data = self._store.encoded({"run": origin.run, "model": origin.model, "tag": origin.tag}, measured)
         if not last and len(data) < PACK_BYTES:
-            self._enough = self._count * PACK_BYTES // len(data) + self._count // 16 + 1
+            self._send_at = self._count * PACK_BYTES // len(data) + self._count // 16 + 1
             return
         try:
             self._store.put(data)
         except OSError as error:
             self._failed(error)
             return
-        self._waiting, self._count = [], 0
+        self._unsent, self._count = [], 0
 
     def _failed(self, error: OSError) -> None:
         if not self._failing:
-            why = " ".join(str(error.strerror or error).split())[:300]
-            self._say(f"--store {self._store.root}: cannot be written: {why}; the run goes on, and --resume adds what is missing")
+            reason = " ".join(str(error.strerror or error).split())[:300]
+            self._say(f"--store {self._store.root}: cannot be written: {reason}; the run goes on, and --resume adds what is missing")
         self._failing = True
 
     def _read(self) -> None:
         """Read rows that the log has published and the store does not have yet."""
         for task, kind, payload in self._tasks():
-            self._scope_of[task] = self._scopes.of(kind, payload)
+            self._task_scopes[task] = self._scopes.of(kind, payload)
         for part in self._parts("log", _LOG):
             if (measured := self._measured(part)) is not None:
-                self._waiting.append(measured)
+                self._unsent.append(measured)
                 self._count += len(measured.tasks)
 
     def _parts(self, name: str, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        for table in each_part(self._folder, name, columns, self._done[name]):
-            self._done[name] += 1
+        for table in each_part(self._folder, name, columns, self._read_parts[name]):
+            self._read_parts[name] += 1
             yield table
 
     def _tasks(self) -> Iterator[tuple[str, str, str]]:
@@ -159,17 +165,17 @@ class StoreClient:
         """Tasks of a part that this run measured, and that fit some level."""
         levels = len(self._spec.levels)
         own_rows = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._spec.origin.run), pc.invert(rows["drifted"]))
-        taken = pc.fill_null(pc.starts_with(rows["worker"].cast(pa.string()), WORKER), False)
-        tasks = TaskRows(rows.filter(pc.and_(own_rows, pc.invert(taken))), levels, by="seq")
+        from_store = pc.fill_null(pc.starts_with(rows["worker"].cast(pa.string()), WORKER), False)
+        tasks = TaskRows(rows.filter(pc.and_(own_rows, pc.invert(from_store))), levels, selector_column="seq")
         if not len(tasks):
             return None
         names, values, boards = tasks.column("task").to_pylist(), tasks.values(), tasks.boards()
-        good = np.any(values, axis=(1, 2))
+        usable = np.any(values, axis=(1, 2))
         if self._spec.differs:  # measurements without a named board are not shared
-            good &= np.array([board is not None for board in boards[:, 0]])
-        scopes = np.array([self._scope_of[name] if ok else 0 for name, ok in zip(names, good, strict=True)], np.uint64)
+            usable &= np.array([board is not None for board in boards[:, 0]])
+        scopes = np.array([self._task_scopes[name] if ok else 0 for name, ok in zip(names, usable, strict=True)], np.uint64)
         measured = Measured(scopes, words(names), values, boards)
-        new = good & np.array([key not in self._known for key in keys(measured)])
+        new = usable & np.array([key not in self._known_tasks for key in keys(measured)])
         measured = measured.of(new)
-        self._known.update(keys(measured))
+        self._known_tasks.update(keys(measured))
         return measured if len(measured.tasks) else None

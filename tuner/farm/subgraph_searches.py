@@ -47,11 +47,11 @@ def _structure(target_graph: TargetGraph) -> str:
     return Structures(target_graph).structure(0, len(target_graph.operators))
 
 
-def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[int]:
+def search_weights(opened: LoweredModel, searches: Sequence[SearchedSubgraph]) -> list[int]:
     """Cycles of each search's pieces layer by layer, summed over the levels.  Raises `InfeasibleError`."""
     machine, weights = opened.machine, []
     levels = {machine.granted(level): level for level in machine.contention}  # one level per grant
-    for search in found:
+    for search in searches:
         k = search.pieces[0]
         target_graph = opened.target_graphs[k]
         plans = {granted: default_plan(target_graph, level) for granted, level in levels.items()}
@@ -60,17 +60,17 @@ def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[
     return weights
 
 
-def share_budget(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
-    """Shares of `count` programs by weight, each at least `least`."""
-    shares = [least] * len(weights)
+def share_budget(count: int, weights: Sequence[int], minimum: int = 1) -> list[int]:
+    """Shares of `count` programs by weight, each at least `minimum`."""
+    shares = [minimum] * len(weights)
     for _ in range(count - sum(shares)):
-        furthest = max(range(len(weights)), key=lambda i: (weights[i] / (2 * shares[i] + 1), -i))
-        shares[furthest] += 1
+        neediest = max(range(len(weights)), key=lambda i: (weights[i] / (2 * shares[i] + 1), -i))
+        shares[neediest] += 1
     return shares
 
 
-def write_searches(folder: AnyPath, opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> None:
+def write_searches(folder: AnyPath, opened: LoweredModel, searches: Sequence[SearchedSubgraph]) -> None:
     """Write RUN/pieces.json, if there are several subgraphs: search in the log -> subgraphs that use its result."""
     if len(opened.names) > 1:
-        rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in found]
+        rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in searches]
         write_json(folder / FILE, {"version": 1, "searches": rows})

@@ -70,9 +70,9 @@ class Supervision:
         self._absent = list(range(self._min_count, slots))  # heap of extra slots without an actor
         self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self.replaced = 0  # actors that replaced others, without extra ones
-        self._of: dict[Actor, Slot] = {}
-        self._born = self._sent = self._unfinished = 0
-        self._fresh: list[TrackedWork] = []  # the most urgent first
+        self._slots_by_actor: dict[Actor, Slot] = {}
+        self._born = self._sent_count = self._unfinished = 0
+        self._waiting: list[TrackedWork] = []  # the most urgent first
         self._homes: defaultdict[int | None, list[TrackedWork]] = defaultdict(list)  # the same, by home
         self._suspects: deque[TrackedWork] = deque()
         self._blamed: set[bytes] = set()
@@ -94,8 +94,8 @@ class Supervision:
 
     def counts(self) -> StaffCounts:
         """Counts of actors and of waiting work, from sizes of orders that are kept anyway."""
-        built, idle = self._slots.built, len(self._slots.free[0])
-        return StaffCounts(built - idle, idle, len(self._of) - built, len(self._fresh) + len(self._suspects))
+        built, idle_count = self._slots.built, len(self._slots.free[0])
+        return StaffCounts(built - idle_count, idle_count, len(self._slots_by_actor) - built, len(self._waiting) + len(self._suspects))
 
     def due_s(self, now_s: float) -> float | None:
         """Seconds until `tick` is needed, unless an event comes first."""
@@ -109,16 +109,16 @@ class Supervision:
     def begin(self, now_s: float) -> list[Action]:
         for slot in self._slots.every[: self._min_count]:
             self._start(slot, now_s)
-        return self._decided(now_s)
+        return self._take_actions(now_s)
 
     def submit(self, work: WorkItem, now_s: float) -> list[Action]:
         self._unfinished += 1
         self._wait(TrackedWork(work))
-        return self._decided(now_s)
+        return self._take_actions(now_s)
 
     def heard(self, event: Event, now_s: float) -> list[Action]:
         """Handle an event; events of an actor that was replaced are ignored."""
-        slot = self._of.get(event.actor)
+        slot = self._slots_by_actor.get(event.actor)
         if slot is None:
             return []
         if isinstance(event, Built):
@@ -128,14 +128,14 @@ class Supervision:
         elif isinstance(event, Raised):
             self._actions.append(GiveUp(event.error))
         elif isinstance(event, Done):
-            self._done(slot, event, now_s)
+            self._finish_queued(slot, event, now_s)
         elif isinstance(event, Draining):
             self._drain(slot, event.seconds, now_s)
         elif slot.queue and slot.queue[0].number == event.job:
-            self._said(slot, event, now_s)
+            self._note_progress(slot, event, now_s)
         if slot.leaves_s is not None and not slot.queue:
             self._lose_actor(slot, "crash", LEAVES, True, now_s)
-        return self._decided(now_s)
+        return self._take_actions(now_s)
 
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
@@ -149,23 +149,23 @@ class Supervision:
                 self._end(slot, now_s)
                 heappush(self._absent, slot.index)
             elif slot.built:
-                why = f"no answer within {slot.allowed_s(self._item_timeout_s):g} s"
-                self._lose_actor(slot, "timeout", why, False, now_s)
+                reason = f"no answer within {slot.allowed_s(self._item_timeout_s):g} s"
+                self._lose_actor(slot, "timeout", reason, False, now_s)
             elif self._slots.built:
                 slot.waits = True
                 del self._slots.unreported[slot.index]
                 self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
             else:
                 self._build_failed(slot, f"not ready within {self._build_timeout_s:g} s", False, now_s)
-        return self._decided(now_s)
+        return self._take_actions(now_s)
 
     def _deadlines(self) -> Iterator[tuple[float, int]]:
         """A late start is not reported at the first start, when kernels are compiled."""
         return self._slots.deadlines(self._build_timeout_s, self.replaced > 0)
 
-    def _decided(self, now_s: float) -> list[Action]:
+    def _take_actions(self, now_s: float) -> list[Action]:
         self._assign(now_s)
-        while self._absent and len(self._of) < self._unfinished:
+        while self._absent and len(self._slots_by_actor) < self._unfinished:
             self._start(self._slots.every[heappop(self._absent)], now_s)
         actions, self._actions = self._actions, []
         return actions
@@ -177,7 +177,7 @@ class Supervision:
 
     def _start(self, slot: Slot, now_s: float) -> None:
         slot.actor = self._born
-        self._of[self._born] = slot
+        self._slots_by_actor[self._born] = slot
         self._born += 1
         self._slots.set_sign(slot, now_s)
         self._actions.append(StartActor(slot.index, slot.actor))
@@ -185,13 +185,13 @@ class Supervision:
     def _end(self, slot: Slot, now_s: float) -> None:
         assert slot.actor is not None
         self._actions.append(Kill(slot.actor))
-        del self._of[slot.actor]
+        del self._slots_by_actor[slot.actor]
         slot.actor = slot.leaves_s = None
         if slot.built:
             self._slots.set_built(slot, None)
         self._slots.set_sign(slot, now_s)
 
-    def _replace(self, slot: Slot, why: str, now_s: float) -> None:
+    def _replace(self, slot: Slot, reason: str, now_s: float) -> None:
         """Start another actor in a slot; in an extra one, when there is work for it."""
         if not slot.extra:
             self.replaced += 1
@@ -199,7 +199,7 @@ class Supervision:
             return
         heappush(self._absent, slot.index)
         if not (self._slots.built or self._slots.starting):  # extra actors may never come
-            self._actions.append(GiveUp(FarmError(f"no worker is left: {why}")))
+            self._actions.append(GiveUp(FarmError(f"no worker is left: {reason}")))
 
     def _is_built(self, slot: Slot, event: Built, now_s: float) -> None:
         if slot.built:
@@ -211,21 +211,21 @@ class Supervision:
             self._say(f"worker {slot.index} is back")
             slot.waits = False
 
-    def _build_failed(self, slot: Slot, why: str, outside: bool, now_s: float) -> None:
-        slot.failed_builds += not outside
+    def _build_failed(self, slot: Slot, reason: str, external: bool, now_s: float) -> None:
+        slot.failed_builds += not external
         self._end(slot, now_s)
         if slot.failed_builds < BUILD_TRIES:
-            self._replace(slot, why, now_s)
+            self._replace(slot, reason, now_s)
             return
-        text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {why}"
+        text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {reason}"
         if self._slots.built or self._slots.starting:
-            self._say(f"{text}; going on with {len(self._of)} of {len(self._slots.every)}")
+            self._say(f"{text}; going on with {len(self._slots_by_actor)} of {len(self._slots.every)}")
         else:
             self._actions.append(GiveUp(FarmError(text)))
 
     # events of actors
 
-    def _said(self, slot: Slot, event: Announced | JobProgress, now_s: float) -> None:
+    def _note_progress(self, slot: Slot, event: Announced | JobProgress, now_s: float) -> None:
         if isinstance(event, Announced):
             slot.trying = event.item
         elif event.items != slot.items:
@@ -239,13 +239,13 @@ class Supervision:
         slot.begun_s, slot.trying, slot.items = now_s, slot.queue[0].work.item if slot.queue else None, -1
         self._slots.set_sign(slot, now_s)
 
-    def _done(self, slot: Slot, event: Done, now_s: float) -> None:
-        lying = next((lying for lying in slot.queue if lying.number == event.job), None)
-        if lying is None:
+    def _finish_queued(self, slot: Slot, event: Done, now_s: float) -> None:
+        queued = next((queued for queued in slot.queue if queued.number == event.job), None)
+        if queued is None:
             return
-        job = lying.work
+        job = queued.work
         job.holders.remove(slot)
-        if lying is slot.queue[0]:
+        if queued is slot.queue[0]:
             if job.work.kind.pure and not job.suspect:
                 took_s = max(SHORTEST_S, now_s - slot.begun_s)
                 self._usual_s = _newer(self._usual_s, took_s)
@@ -255,33 +255,33 @@ class Supervision:
             slot.queue.popleft()
             self._begin_work(slot, now_s)
         else:
-            slot.queue.remove(lying)
+            slot.queue.remove(queued)
             self._slots.sort(slot)
         if job.over:
             return
         if job.item is not None:  # an item that is run alone crashes no other
             job.item, job.isolated_losses = None, 0
-            self._back(job)
+            self._requeue(job)
             return
         self._finish(job)
         self._actions.append(Deliver(job.work.number, event.result))
 
-    def _lose_actor(self, slot: Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
+    def _lose_actor(self, slot: Slot, status: Literal["crash", "timeout"], reason: str, external: bool, now_s: float) -> None:
         """An actor that is gone, or is killed for its silence."""
         if not slot.built:
-            self._build_failed(slot, why, outside, now_s)
+            self._build_failed(slot, reason, external, now_s)
             return
-        outside |= slot.leaves_s is not None
-        queue, trying, name = [lying.work for lying in slot.queue], slot.trying, slot.name
+        external |= slot.leaves_s is not None
+        queue, trying, name = [queued.work for queued in slot.queue], slot.trying, slot.name
         slot.queue.clear()
         self._end(slot, now_s)
-        self._replace(slot, why, now_s)
+        self._replace(slot, reason, now_s)
         for job in queue:
             job.holders.remove(slot)
-        for job in reversed(queue[1:] if not outside else queue):
-            self._back(job)
-        if queue and not outside and not queue[0].over:
-            self._suspect(queue[0], slot.index, name, trying, status, why)
+        for job in reversed(queue[1:] if not external else queue):
+            self._requeue(job)
+        if queue and not external and not queue[0].over:
+            self._suspect(queue[0], slot.index, name, trying, status, reason)
         for holder in [holder for job in queue for holder in job.holders]:  # what it has is suspect, or can be repeated again
             self._slots.sort(holder)
 
@@ -291,19 +291,19 @@ class Supervision:
         while slot.queue and slot.begun_s + len(slot.queue) * (slot.pace_s or self._usual_s or 0.0) > slot.leaves_s:
             job = slot.queue.pop().work
             job.holders.remove(slot)
-            self._back(job)
+            self._requeue(job)
             for holder in job.holders:  # it can be repeated again
                 self._slots.sort(holder)
         self._slots.sort(slot)
 
     def _suspect(
-        self, head: TrackedWork, slot: int, name: str, trying: bytes | None, status: Literal["crash", "timeout"], why: str
+        self, head: TrackedWork, slot: int, name: str, trying: bytes | None, status: Literal["crash", "timeout"], reason: str
     ) -> None:
         """Suspect the work item that an actor was lost with."""
         if trying is not None or head.tried is None:
             head.shunned = slot
         if not head.work.kind.announces:
-            self._again(head, why)
+            self._retry(head, reason)
             return
         if not head.announces:
             self._say(f"{name} {'died' if status == 'crash' else 'gave no sign of life'}; what it did is done again item by item")
@@ -314,27 +314,27 @@ class Supervision:
             if head.isolated_losses >= DEATHS_ALONE:
                 if head.item not in self._blamed:  # another job may have been at it
                     self._blamed.add(head.item)
-                    self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, head.isolated_losses - 1))
+                    self._actions.append(Blame(head.item, status, DIED if status == "crash" else reason, head.isolated_losses - 1))
                 head.item, head.lost, head.isolated_losses = None, 0, 0
         elif trying is not None:
             head.tried = trying
-        self._back(head)
+        self._requeue(head)
         if head.lost >= LOST_MAX:
-            self._actions.append(GiveUp(FarmError(f"a job was lost with {head.lost} workers, and no item of it is at fault: {why}")))
+            self._actions.append(GiveUp(FarmError(f"a job was lost with {head.lost} workers, and no item of it is at fault: {reason}")))
 
-    def _again(self, job: TrackedWork, why: str) -> None:
+    def _retry(self, job: TrackedWork, reason: str) -> None:
         job.lost += 1
         if job.lost < job.work.kind.tries:
-            self._back(job)
+            self._requeue(job)
         else:
             self._finish(job)
-            self._actions.append(Failed(job.work.number, why))
+            self._actions.append(Failed(job.work.number, reason))
 
     def _finish(self, job: TrackedWork) -> None:
         job.over = True
         self._unfinished -= 1
 
-    def _back(self, job: TrackedWork) -> None:
+    def _requeue(self, job: TrackedWork) -> None:
         """Requeue a job that no actor has any more."""
         if job.over or job.holders:
             return
@@ -345,8 +345,8 @@ class Supervision:
             self._wait(job)
 
     def _wait(self, job: TrackedWork) -> None:
-        for waiting in self._fresh, self._homes[job.work.home]:
-            insort(waiting, job, key=_order)
+        for queue in self._waiting, self._homes[job.work.home]:
+            insort(queue, job, key=_order)
 
     # assignment
 
@@ -356,20 +356,20 @@ class Supervision:
         self._assign_suspects(now_s)
         for depth in range(1 if self._suspects else DEPTH):  # a suspect waits for an actor to itself
             free = self._slots.free[depth]
-            while self._fresh and free and (assignment := self._assignment(depth, now_s)) is not None:
+            while self._waiting and free and (assignment := self._assignment(depth, now_s)) is not None:
                 slot, job = assignment
-                for waiting in self._fresh, self._homes[job.work.home]:
-                    del waiting[bisect_left(waiting, job.work.order, key=_order)]
+                for queue in self._waiting, self._homes[job.work.home]:
+                    del queue[bisect_left(queue, job.work.order, key=_order)]
                 self._send(slot, job, now_s)
         if not self._suspects:
             self._help(now_s)
 
     def _assign_suspects(self, now_s: float) -> None:
         """Give every suspect an idle actor, which has it to itself: in another slot than the last one, if there is one."""
-        idle = self._slots.free[0]
-        for job in list(self._suspects) if idle else ():
+        idle_slots = self._slots.free[0]
+        for job in list(self._suspects) if idle_slots else ():
             home = self._slots.free_at(0, job.work.home)
-            indices = [*([home.index] if home is not None else []), *(int(entry[-1]) for entry in idle[:2])]
+            indices = [*([home.index] if home is not None else []), *(int(entry[-1]) for entry in idle_slots[:2])]
             index = next((index for index in indices if index != job.shunned or self._slots.built == 1), None)
             if index is not None:
                 self._suspects.remove(job)
@@ -385,12 +385,12 @@ class Supervision:
         Jobs that faster actors will have finished earlier are skipped: a slow actor takes the least urgent jobs, or none, so as not to
         delay all others.
         """
-        slot = self._slots.free_at(depth, self._fresh[0].work.home)
+        slot = self._slots.free_at(depth, self._waiting[0].work.home)
         if slot is None or self._slots.works_of_faster(slot):
             slot = self._slots.first_free(depth)
-        if (position := self._slots.works_of_faster(slot)) >= len(self._fresh):
+        if (position := self._slots.works_of_faster(slot)) >= len(self._waiting):
             return None
-        job = self._fresh[position]
+        job = self._waiting[position]
         home = self._homes[self._slots.home_of(slot)]
         if (position := bisect_left(home, job.work.order, key=_order)) < len(home):
             job = home[position]
@@ -399,7 +399,7 @@ class Supervision:
 
     def _send(self, slot: Slot, job: TrackedWork, now_s: float, late: bool = False) -> None:
         assert slot.actor is not None
-        number, self._sent = self._sent, self._sent + 1
+        number, self._sent_count = self._sent_count, self._sent_count + 1
         slot.queue.append(QueuedWork(number, job))
         job.holders.append(slot)
         for holder in job.holders[:-1]:  # it cannot be repeated once more
@@ -420,10 +420,10 @@ class Supervision:
 
         If it is late, it announces its items, because it may hang here too.
         """
-        idle = self._slots.free[0]
-        while idle and (job := self._slots.late_work()) is not None:
+        idle_slots = self._slots.free[0]
+        while idle_slots and (job := self._slots.late_work()) is not None:
             self._send(self._slots.first_free(0), job, now_s, late=True)
-        while not self._fresh and (slot := self._slots.first_paced()) is not None:
+        while not self._waiting and (slot := self._slots.first_paced()) is not None:
             if (job := self._slots.slow_work(slot, now_s + HELPS * (slot.pace_s or 0.0))) is None:
                 break
             self._send(slot, job, now_s)

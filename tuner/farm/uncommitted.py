@@ -60,20 +60,20 @@ class Ahead:
 def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_graph: TargetGraph, champions: Champions) -> Ahead:
     """Tasks of earlier sessions that are ahead, from their rows.  run: id in the log.  numbers: numbers of the tasks, by name.  champions:
     empty.  Raises `BadInputError` for a plan of another version."""
-    ahead, levels = Ahead(champions), len(champions.best)
+    uncommitted, levels = Ahead(champions), len(champions.best)
     if not numbers:
-        return ahead
+        return uncommitted
     rows = read_task_rows(folder, run, numbers, ("kind", "status", "cycles", "readings"), levels)
     tasks = read_table(folder, "tasks", ("task", "payload")).table
     tasks = tasks.filter(pc.is_in(tasks["task"], pa.array(numbers, pa.string())))
     payloads = dict(zip(tasks["task"].to_pylist(), tasks["payload"].to_pylist(), strict=True))
     single = [rows.column(name).to_pylist() for name in ("task", "seq", "kind")]
-    every = zip(*single, rows.status().tolist(), rows.numbers("cycles"), rows.numbers("readings").sum(1).tolist(), strict=True)
-    for task, seq, kind, status, cycles, readings in every:
-        ahead.tasks[task] = AheadTask(seq, kind == "program", STATUSES[status], readings)
+    entries = zip(*single, rows.status().tolist(), rows.numbers("cycles"), rows.numbers("readings").sum(1).tolist(), strict=True)
+    for task, seq, kind, status, cycles, readings in entries:
+        uncommitted.tasks[task] = AheadTask(seq, kind == "program", STATUSES[status], readings)
         if kind == "program" and status == 0:
-            _note(ahead.champions, target_graph, task, with_never(cycles), payloads[task])
-    return ahead
+            _note(uncommitted.champions, target_graph, task, with_never(cycles), payloads[task])
+    return uncommitted
 
 
 def _note(champions: Champions, target_graph: TargetGraph, task: str, cycles: np.ndarray, payload: str) -> None:

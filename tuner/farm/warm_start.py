@@ -101,16 +101,18 @@ def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[s
     """
     runs = [open_run(path) for path in paths]
     if not (resume and (out / IDENTITY).is_file()):
-        return tuple(map(_said, runs))
+        return tuple(map(_run_line, runs))
     recorded = initial_lines(out, "warm_start")
-    began, asked = [line.split(" ")[0] for line in recorded], [str(run.identity["run"]) for run in runs]
-    if asked and asked != began:
-        differing = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
-        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {differing} differs")
+    began, requested = [line.split(" ")[0] for line in recorded], [str(run.identity["run"]) for run in runs]
+    if requested and requested != began:
+        differing = next((run for run in (*requested, *began) if (run in requested) != (run in began)), "their order")
+        raise BadInputError(
+            f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(requested)}; {differing} differs"
+        )
     return recorded
 
 
-def _said(run: RunEntry) -> str:
+def _run_line(run: RunEntry) -> str:
     return f"{run.identity['run']} {_log_digest(run)}"
 
 
@@ -120,19 +122,19 @@ def _log_digest(run: RunEntry) -> str:
 
 
 def open_warm_start(
-    paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], runner: str = "simulator"
+    paths: Sequence[Path], recorded_lines: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], runner: str = "simulator"
 ) -> WarmStart | None:
-    """Warm start of a search; None without one.  said: text from `sources`.
+    """Warm start of a search; None without one.  recorded_lines: text from `sources`.
 
     Raises `BadInputError` if the earlier runs have changed since the new run began.
     """
-    if not said:
+    if not recorded_lines:
         return None
     if not paths:
         raise BadInputError("--warm-start: the run was stopped before its first checkpoint; name the runs again that it began with")
-    for line, path in zip(said, paths, strict=True):
+    for line, path in zip(recorded_lines, paths, strict=True):
         run = open_run(path)
-        if line != _said(run):
+        if line != _run_line(run):
             raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
     return read_warm_start(paths, target_graph, levels, runner)
 
@@ -220,11 +222,11 @@ class _Reader:
             return "unnamed"
 
     def _best(self, programs: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
-        chosen: dict[str, Plan] = {}
+        plans: dict[str, Plan] = {}
         for level in range(len(self.levels)):
             order = sorted(programs, key=lambda item: (int(item[0][level]), item[1]))
-            chosen.update((task, plan) for _, task, plan in order[:ELITES])
-        genomes = (genome_of(self.target_graph, plan) for plan in chosen.values())
+            plans.update((task, plan) for _, task, plan in order[:ELITES])
+        genomes = (genome_of(self.target_graph, plan) for plan in plans.values())
         self.programs = list(dict.fromkeys(genome for genome in genomes if genome is not None))
 
     @cached_property
@@ -240,16 +242,16 @@ def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[st
     """Tasks left out because of their rows -> reason."""
     out: dict[str, str] = {}
 
-    def mark(tasks: pd.Series, why: str) -> None:
+    def mark(tasks: pd.Series, reason: str) -> None:
         for task in tasks:
-            out.setdefault(task, why)
+            out.setdefault(task, reason)
 
     mark(log.loc[log["simulator"] != simulator.VERSION, "task"], "simulator")
     mark(log.loc[log["runner"] != runner, "task"], "runner")
     measured = log[log["status"] == "ok"]
     mark(measured.loc[~_valid_rows(measured), "task"], "poisoned")
-    have = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()
-    complete = set(have.index[have == len(levels)])
+    level_counts = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()
+    complete = set(level_counts.index[level_counts == len(levels)])
     mark(log.loc[~log["task"].isin(complete), "task"], "result")
     return out
 
@@ -258,8 +260,8 @@ def _valid_rows(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Rows whose cycles and bytes are integers, with cycles above zero."""
     columns = ["cycles", "ddr_read_bytes", "ddr_write_bytes"]
     values = rows[columns].to_numpy(np.float64, na_value=np.nan)
-    good: NDArray[np.bool_] = (np.isfinite(values) & (values == np.floor(values)) & (values >= [1, 0, 0])).all(1)
-    return good
+    valid: NDArray[np.bool_] = (np.isfinite(values) & (values == np.floor(values)) & (values >= [1, 0, 0])).all(1)
+    return valid
 
 
 def lines(warm: WarmStart) -> Iterator[str]:

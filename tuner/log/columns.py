@@ -33,7 +33,7 @@ def decompressed(data: bytes) -> pa.Buffer:
     return pa.decompress(memoryview(data)[_HEAD:], size, codec="lz4")
 
 
-def schema_of(**types: pa.DataType) -> pa.Schema:
+def required_schema(**types: pa.DataType) -> pa.Schema:
     """Schema of columns; names -> types of the elements."""
     return pa.schema([pa.field(name, pa.list_(kind), nullable=False) for name, kind in types.items()])
 

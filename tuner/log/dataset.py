@@ -92,9 +92,9 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
     part_counts = read_counts(folder.parent) if counts is None and folder.name == name else counts
     count = (part_counts or {}).get(name, Count())
     parts, faults, foreign = list[PartFile](), list[Fault](), list[pa.Schema]()
-    waiting = _files(folder)
-    while waiting:
-        for path in waiting:
+    unread = _files(folder)
+    while unread:
+        for path in unread:
             file = f"{name}/{path.name}"
             try:
                 part = read_part(path, columns)
@@ -107,21 +107,21 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
             else:
                 faults.append(Fault(file, f"is part {part.mark.file}", is_part=True, part=part))
         # listing is not atomic: it may show a part that was published meanwhile and miss an earlier one
-        waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
+        unread = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
     parts.sort(key=lambda part: part.mark.number)
     faults += [Fault(f"{name}/{part_name(number)}", "missing") for number in _gaps(count, parts, faults)]
-    alike = _group_by_schema(parts)
-    right = max(alike, key=len, default=[])
-    wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
-    faults += [Fault(file, "its schema is not that of the dataset", is_part=True) for file in wrong]
+    parts_by_schema = _group_by_schema(parts)
+    right = max(parts_by_schema, key=len, default=[])
+    odd_files = sorted(part.mark.file for group in parts_by_schema if group is not right for part in group)
+    faults += [Fault(file, "its schema is not that of the dataset", is_part=True) for file in odd_files]
     return Dataset(folder, name, _schema(folder, name, right, foreign), tuple(right), tuple(faults), count)
 
 
 def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
     """Numbers without a file, up to the last part that exists or existed."""
     present = {part.mark.number for part in parts}
-    taken = present | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
-    return [number for number in range(max(count.parts, max(present, default=-1) + 1)) if number not in taken]
+    numbers = present | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
+    return [number for number in range(max(count.parts, max(present, default=-1) + 1)) if number not in numbers]
 
 
 def _group_by_schema(parts: Sequence[PartFile]) -> list[list[PartFile]]:
@@ -152,11 +152,13 @@ def read_dataset(folder: AnyPath, name: str, columns: Sequence[str] | None = Non
     """
     dataset = examine(folder, name, columns)
     for fault in dataset.faults:
-        more = f" ({len(dataset.faults)} such files)" if len(dataset.faults) > 1 else ""
+        count_note = f" ({len(dataset.faults)} such files)" if len(dataset.faults) > 1 else ""
         local = not is_url(str(folder))
         run = shlex.quote(str(folder.parent)) if local else "RUN"
-        where = "" if local else " where it was written"
-        raise BadInputError(f"{folder.parent}/{fault.file}: {fault.problem}{more}; `tilefarm log repair {run}`{where} keeps the rest")
+        place_note = "" if local else " where it was written"
+        raise BadInputError(
+            f"{folder.parent}/{fault.file}: {fault.problem}{count_note}; `tilefarm log repair {run}`{place_note} keeps the rest"
+        )
     if not dataset.parts and dataset.count.rows:
         raise BadInputError(f"{folder}: all {dataset.count.rows} rows of {name} were lost")
     if not dataset.parts:

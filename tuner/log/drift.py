@@ -46,7 +46,7 @@ def drifted(drift: float | None) -> bool:
     return drift is not None and abs(drift) > DRIFTED
 
 
-def boards_of(table: pa.Table) -> tuple[str, ...]:
+def board_names(table: pa.Table) -> tuple[str, ...]:
     """Boards that measured, with their firmware: `B (firmware F)`.  table: rows of a log."""
     boards = set[tuple[str | None, str | None]]()
     for part in table.select(["board", "firmware"]).to_batches():

@@ -45,38 +45,38 @@ def read_tasks(folder: AnyPath | Path | str, columns: Sequence[str] | None = Non
     return read_rows(folder, "tasks", columns).frame
 
 
-def read_rows(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
+def read_rows(folder: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
     """Rows of the dataset `name`; see `read_log`."""
-    rows = read_table(where, name, columns)
+    rows = read_table(folder, name, columns)
     return LogRows(rows.table.to_pandas(), rows.lost)
 
 
-def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
+def read_table(folder: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Table of the dataset `name`; see `read_log`."""
-    dataset = read_dataset(_dataset(where, name), name, columns)
+    dataset = read_dataset(_dataset(folder, name), name, columns)
     return Table(completed(dataset.table, name, columns), dataset.lost)
 
 
-def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
-    """Parts of a dataset, one at a time in memory.  skipped: number of first parts to skip.  Raises as `read_log` does, before the first
+def each_part(folder: AnyPath | Path | str, name: str, columns: Sequence[str], first_part: int = 0) -> Iterator[pa.Table]:
+    """Parts of a dataset, one at a time in memory.  first_part: number of first parts to skip.  Raises as `read_log` does, before the first
     part."""
-    dataset = read_dataset(_dataset(where, name), name, ())
-    for table in part_tables(replace(dataset, parts=dataset.parts[skipped:]), columns):
+    dataset = read_dataset(_dataset(folder, name), name, ())
+    for table in part_tables(replace(dataset, parts=dataset.parts[first_part:]), columns):
         yield completed(table, name, columns)
 
 
-def read_task_rows(where: AnyPath, run: str, tasks: Collection[str], columns: Sequence[str], levels: int) -> TaskRows:
+def read_task_rows(folder: AnyPath, run: str, tasks: Collection[str], columns: Sequence[str], levels: int) -> TaskRows:
     """Rows of these tasks of a run, by task numbers.  Raises as `read_log` does."""
     import pyarrow.compute as pc  # slow import; status and compare read a log without it
 
-    wanted, columns = pa.array(tasks, pa.string()), list(dict.fromkeys(("run", "task", "seq", "level_index", *columns)))
+    task_array, columns = pa.array(tasks, pa.string()), list(dict.fromkeys(("run", "task", "seq", "level_index", *columns)))
     parts = [log_schema().empty_table().select(columns)]
-    for part in each_part(where, "log", columns) if tasks else ():
-        parts.append(part.filter(pc.and_(pc.equal(part["run"].cast(pa.string()), run), pc.is_in(part["task"], wanted))))
-    return TaskRows(pa.concat_tables(parts), levels, by="seq")
+    for part in each_part(folder, "log", columns) if tasks else ():
+        parts.append(part.filter(pc.and_(pc.equal(part["run"].cast(pa.string()), run), pc.is_in(part["task"], task_array))))
+    return TaskRows(pa.concat_tables(parts), levels, selector_column="seq")
 
 
-def _dataset(where: AnyPath | Path | str, name: str) -> AnyPath:
-    path = place(where)
-    within = path / name
-    return within if within.is_dir() or (path / "run.json").is_file() else path
+def _dataset(folder: AnyPath | Path | str, name: str) -> AnyPath:
+    path = place(folder)
+    dataset_folder = path / name
+    return dataset_folder if dataset_folder.is_dir() or (path / "run.json").is_file() else path

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tuner.log.columns import INTS, schema_of
+from tuner.log.columns import INTS, required_schema
 from tuner.log.digests import canonical_json
 
 SCHEMA_VERSION = 6
@@ -154,15 +154,15 @@ _CODED = ("kind", "status")
 def flat(*names: str) -> dict[str, pa.DataType]:
     """Columns of the log in a message of `tuner.log.columns`: names as texts, `kind` and `status` as indices of their values."""
     types = {column.name: column.type for column in LOG_COLUMNS}
-    plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
-    return {name: _BYTE if name in _CODED else plain[name] for name in names}
+    value_types = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
+    return {name: _BYTE if name in _CODED else value_types[name] for name in names}
 
 
-KNOWN = schema_of(**flat(*(column.name for column in LOG_COLUMNS if column.also == "known")), values=_INT)
+KNOWN = required_schema(**flat(*(column.name for column in LOG_COLUMNS if column.also == "known")), values=_INT)
 """Results that replace a measurement: per task, levels x RESULTS; 0 at a level with too small a grant."""
 BOARD = tuple(column.name for column in LOG_COLUMNS if column.also == "board")
 """Identity of a board: readings of two boards are two measurements."""
-EPOCH = schema_of(
+EPOCH = required_schema(
     **flat("task", "kind", "status"), asked=pa.bool_(), genome=INTS, values=_INT, features=pa.float32(),
     programs=_INT, singles=pa.bool_(), border=pa.float64(),
     fit_genome=INTS, fit_cycles=_INT, fit_task=_TEXT, proposed=INTS, proposed_by=_TEXT,
@@ -186,8 +186,8 @@ EPOCH = schema_of(
 class TaskRows:
     """Measured tasks from rows of `log/`, which has all levels of a task; in order of the rows, or sorted by `by`."""
 
-    def __init__(self, rows: pa.Table, levels: int, by: str | None = None) -> None:
-        self.rows = rows if by is None else rows.sort_by([(by, "ascending"), ("level_index", "ascending")])
+    def __init__(self, rows: pa.Table, levels: int, selector_column: str | None = None) -> None:
+        self.rows = rows if selector_column is None else rows.sort_by([(selector_column, "ascending"), ("level_index", "ascending")])
         self.levels = levels
         self._first = pa.array(np.arange(0, len(rows), levels or 1))
 

@@ -27,10 +27,10 @@ def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
             ranges.append([int(part[0]), int(part[-1]) + 1])
 
 
-def first(ranges: Ranges, wanted: int) -> NDArray[np.int64]:
-    """First `wanted` numbers of the ranges, ascending."""
+def first(ranges: Ranges, count: int) -> NDArray[np.int64]:
+    """First `count` numbers of the ranges, ascending."""
     numbers = [np.arange(start, stop) for start, stop in ranges]
-    return np.sort(np.concatenate(numbers)[:wanted]) if numbers else np.zeros(0, np.int64)
+    return np.sort(np.concatenate(numbers)[:count]) if numbers else np.zeros(0, np.int64)
 
 
 def count(ranges: Ranges) -> int:
@@ -50,14 +50,14 @@ class TaskNumbers:
     def of(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Numbers of tasks; each task is asked for once.  Published tasks keep their number, others get the smallest free ones."""
         numbers = np.fromiter((self._number.get(name, -1) for name in names), np.int64, len(names))
-        fresh = numbers < 0
-        numbers[fresh] = self._free(int(fresh.sum()))
+        unnumbered = numbers < 0
+        numbers[unnumbered] = self._free(int(unnumbered.sum()))
         return numbers
 
-    def _free(self, wanted: int) -> NDArray[np.int64]:
-        taken = self.published[np.searchsorted(self.published, self._next) :]
-        free = np.setdiff1d(np.arange(self._next, self._next + wanted + len(taken)), taken, assume_unique=True)[:wanted]
-        if wanted:
+    def _free(self, count: int) -> NDArray[np.int64]:
+        published = self.published[np.searchsorted(self.published, self._next) :]
+        free = np.setdiff1d(np.arange(self._next, self._next + count + len(published)), published, assume_unique=True)[:count]
+        if count:
             self._next = int(free[-1]) + 1
         return free
 
@@ -81,5 +81,5 @@ class TaskNumbers:
         for first, stop in np.searchsorted(self.published, np.array(ranges, np.int64).reshape(-1, 2)).tolist():
             edges[first] += 1
             edges[stop] -= 1
-        within: NDArray[np.bool_] = np.cumsum(edges)[:-1] > 0
-        return within
+        inside: NDArray[np.bool_] = np.cumsum(edges)[:-1] > 0
+        return inside

@@ -39,9 +39,9 @@ class WireRows:
     def __init__(self, columns: Sequence[Column]) -> None:
         columns = [column for column in columns if column.source.partition(".")[0] in _PATHS]
         self._names = {column.name for column in columns if pa.types.is_dictionary(column.type)}
-        plain = [column.type.value_type if column.name in self._names else column.type for column in columns]
-        self.schema = pa.schema([pa.field(column.name, kind) for column, kind in zip(columns, plain, strict=True)])
-        self._sources = [(*_source(column), kind) for column, kind in zip(columns, plain, strict=True)]
+        value_types = [column.type.value_type if column.name in self._names else column.type for column in columns]
+        self.schema = pa.schema([pa.field(column.name, kind) for column, kind in zip(columns, value_types, strict=True)])
+        self._sources = [(*_source(column), kind) for column, kind in zip(columns, value_types, strict=True)]
 
     def to_batch(self, job: Any, tasks: Sequence[Any], levels: Sequence[Any] = (None,), readings: Sequence[Any] = ()) -> pa.RecordBatch:
         """A row for each task and level.  readings: an object for each row."""
@@ -90,11 +90,11 @@ def split_columns(
     """
     joined, width = pa.concat_arrays(flat), len(names)
     rows = int(selected.sum())
-    every = rows == len(selected)
+    all_selected = rows == len(selected)
 
     def turned(values: pa.Array) -> NDArray[Any]:
         square = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(selected), width)
-        return (square if every else square[selected]).T.ravel()
+        return (square if all_selected else square[selected]).T.ravel()
 
     null = turned(joined.is_null()) if joined.null_count else None if missing is None else np.tile(missing, width)
     column = pa.array(turned(joined.fill_null(0) if joined.null_count else joined), mask=null)

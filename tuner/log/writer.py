@@ -125,7 +125,7 @@ class RunLog:
         self._drift = Drift(self.boards)
         self._new_tasks: list[_Chosen] = []
         self._new_rows: list[_Chosen] = []
-        self._pending = 0  # rows
+        self._pending_rows = 0  # rows
         self._oldest_s = 0.0
         self._failure: Exception | None = None
         self._publisher = self._threads.repeat("log-publisher", self._publish_due, PUBLISH_AFTER_S / 10)
@@ -142,25 +142,25 @@ class RunLog:
         with self._publishing:
             return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
 
-    def append(self, opened: OpenedBatch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
-        """Append the tasks of a batch with indices `kept` and these numbers; returns how many were new."""
+    def append(self, opened: OpenedBatch, tasks: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+        """Append the tasks of a batch with indices `tasks` and these numbers; returns how many were new."""
         self._raise_failure()
         earlier = self.numbers.published
-        new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]
+        new = tasks if not len(earlier) else tasks[is_new := ~np.isin(seqs, earlier)]
         with self._lock:
             names, unknown = opened.names, list[int]()
-            for task in kept.tolist():
+            for task in tasks.tolist():
                 if names[task] not in self._known_tasks:
                     self._known_tasks.add(names[task])
                     unknown.append(task)
-            if not self._pending:
+            if not self._pending_rows:
                 self._oldest_s = self._clock.monotonic_s()
             if unknown:
                 self._new_tasks.append(_Chosen(opened, _mask(unknown, len(names)), seqs[:0]))
             if len(new):
-                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[fresh]))
-                self._pending += len(new) * opened.batch.levels
-        if self._pending >= PUBLISH_ROWS:
+                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is tasks else seqs[is_new]))
+                self._pending_rows += len(new) * opened.batch.levels
+        if self._pending_rows >= PUBLISH_ROWS:
             self._publish_aside()
         return len(new)
 
@@ -192,7 +192,7 @@ class RunLog:
                 self._rows.publish_table(self._numbered(rows))
                 with self._lock:
                     del self._new_rows[: len(rows)]
-                    self._pending -= sum(len(chosen.seqs) * chosen.opened.batch.levels for chosen in rows)
+                    self._pending_rows -= sum(len(part.seqs) * part.opened.batch.levels for part in rows)
                     self._oldest_s = asked_s
             if tasks or rows:
                 self._note_counts()
@@ -204,13 +204,13 @@ class RunLog:
         """Rows with the driver's columns."""
         schema, run = self._rows.schema, self.origin.run
         levels = rows[0].opened.batch.levels  # the same in all batches of a run
-        selected = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
-        columns = LOG_ROWS.gather([chosen.opened.batch.rows for chosen in rows], selected)
+        selected = np.repeat(np.concatenate([part.tasks for part in rows]), levels)
+        columns = LOG_ROWS.gather([part.opened.batch.rows for part in rows], selected)
         status = columns["status"]
-        bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
-        places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
-        columns |= split_columns([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
-        seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
+        failed = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
+        places = np.repeat(np.concatenate([part.places for part in rows]), levels)
+        columns |= split_columns([part.opened.epoch.arrow("values") for part in rows], RESULTS, places, failed)
+        seqs = np.repeat(np.concatenate([part.seqs for part in rows]), levels)
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
         columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs), **_drift_columns(self._drift, columns)}
@@ -218,12 +218,12 @@ class RunLog:
         return pa.table(columns, schema=schema)
 
     @property
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         """Time of the next publication: a fixed delay after the oldest waiting row."""
-        return self._pending > 0 and self._clock.monotonic_s() - self._oldest_s >= PUBLISH_AFTER_S
+        return self._pending_rows > 0 and self._clock.monotonic_s() - self._oldest_s >= PUBLISH_AFTER_S
 
     def _publish_due(self) -> float | None:
-        if self._due:
+        if self._is_due:
             try:
                 self._publish()
             except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
@@ -261,10 +261,10 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
 
 def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     """Rows of `tasks/`."""
-    selected = np.concatenate([chosen.tasks for chosen in parts])
-    columns = TASK_ROWS.gather([chosen.opened.batch.tasks for chosen in parts], selected)
+    selected = np.concatenate([part.tasks for part in parts])
+    columns = TASK_ROWS.gather([part.opened.batch.tasks for part in parts], selected)
     features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
     if features:
-        values = [chosen.opened.epoch.arrow("features") for chosen in parts]
-        columns |= split_columns(values, features, np.concatenate([chosen.places for chosen in parts]))
+        values = [part.opened.epoch.arrow("features") for part in parts]
+        columns |= split_columns(values, features, np.concatenate([part.places for part in parts]))
     return pa.table(columns, schema=schema)

@@ -49,13 +49,13 @@ class CommandRunner:
             container.write_bytes(program.container)
             try:
                 granted = [json.dumps(program.granted(level)._asdict())] if self.grants else []
-                ended = run([*self.words, str(container), level, *granted], self.timeout_s)
+                process = run([*self.words, str(container), level, *granted], self.timeout_s)
             except OSError as error:
                 return Reading(None, "crash", f"{self.words[0]}: cannot be started: {error.strerror or error}")
-        reading = reading_of(ended, program, self.timeout_s)
+        reading = parse_reading(process, program, self.timeout_s)
         if reading.cycles is not None:
-            said = json.loads(_last(ended.out))
-            texts = [str(said.get(key) or "") for key in ("board", "firmware")]
+            answer = json.loads(_last_line(process.out))
+            texts = [str(answer.get(key) or "") for key in ("board", "firmware")]
             self._board = (texts[0] or "unknown", texts[1] or "unknown") if any(texts) else None
         return reading
 
@@ -80,20 +80,20 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
     assert process.stderr is not None
     texts = {process.stdout: bytearray(), process.stderr: bytearray()}
     try:
-        with selectors.DefaultSelector() as waiting:
+        with selectors.DefaultSelector() as selector:
             for pipe in texts:
                 os.set_blocking(pipe.fileno(), False)
-                waiting.register(pipe, selectors.EVENT_READ)
-            while waiting.get_map() and (left_s := end_s - time.monotonic()) > 0:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
                 has_ended = process.poll() is not None  # processes that it started may keep the pipes open
-                ready = waiting.select(0 if has_ended else min(left_s, 0.05))
+                ready = selector.select(0 if has_ended else min(left_s, 0.05))
                 if has_ended and not ready:
                     break
                 for key, _ in ready:
                     source: Any = key.fileobj
                     data = source.read(MOST_BYTES)
                     if not data:
-                        waiting.unregister(source)
+                        selector.unregister(source)
                     texts[source] += data or b""
                 if any(len(text) > MOST_BYTES for text in texts.values()):
                     break
@@ -108,35 +108,35 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
     return Ended(code, out, err, too_much)
 
 
-def reading_of(ended: Ended, program: Encoded, timeout_s: float) -> Reading:
+def parse_reading(process: Ended, program: Encoded, timeout_s: float) -> Reading:
     """Reading out of a command's end."""
-    last = _last(ended.err) or _last(ended.out)
-    if ended.too_much:
-        return Reading(None, "invalid", f"more than {MOST_BYTES:,} bytes of output: {_last(ended.out)[:100] or last[:100]}")
-    if ended.code is None:
+    last = _last_line(process.err) or _last_line(process.out)
+    if process.too_much:
+        return Reading(None, "invalid", f"more than {MOST_BYTES:,} bytes of output: {_last_line(process.out)[:100] or last[:100]}")
+    if process.code is None:
         return Reading(None, "timeout", f"no end within {timeout_s:g} s" + (f": {last}" if last else ""))
-    if ended.code:
-        how = f"killed by {signal.Signals(-ended.code).name}" if ended.code < 0 else f"ended with {ended.code}"
-        return Reading(None, "crash", how + (f": {last}" if last else ""))
-    line = _last(ended.out)
+    if process.code:
+        ending = f"killed by {signal.Signals(-process.code).name}" if process.code < 0 else f"ended with {process.code}"
+        return Reading(None, "crash", ending + (f": {last}" if last else ""))
+    line = _last_line(process.out)
     try:
-        said = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or len(said.keys() & {"cycles", "seconds"}) != 1:
+        answer = None
+    if not isinstance(answer, dict) or len(answer.keys() & {"cycles", "seconds"}) != 1:
         return Reading(None, "invalid", f'the last line is {line[:200]!r}, expected {{"cycles": N}} or {{"seconds": S}}')
-    if "cycles" in said:
-        cycles = said["cycles"]
+    if "cycles" in answer:
+        cycles = answer["cycles"]
         if isinstance(cycles, int) and not isinstance(cycles, bool) and 0 < cycles < 1 << 62:
             return Reading(cycles)
         return Reading(None, "invalid", f"cycles {cycles!r}, expected a whole number above 0")
-    seconds = said["seconds"]
+    seconds = answer["seconds"]
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds) and 0 < seconds < 1e6:
         return Reading.of_seconds(float(seconds), program.machine)
     return Reading(None, "invalid", f"seconds {seconds!r}, expected a number above 0")
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     """The last line with something in it."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 

@@ -13,9 +13,9 @@ from simulator.npu.program import Program
 from tuner.measure.runner_api import Encoded, Kind
 
 
-def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
+def encoded(packed_unit: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
     """Program of the target graph, as the variant of every level.  cycles: level -> cycles by the simulator."""
-    target_graph, constants = packed
+    target_graph, constants = packed_unit
     parts = tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
     variants = tuple(Variant(level, program.streams, "", cycles, parts) for level in cycles)
     container = Container(

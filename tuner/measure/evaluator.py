@@ -100,7 +100,7 @@ class Evaluator:
         self.target_graph, self.levels = target_graph, levels
         self.target: Target = Npu(target_graph, levels) if target is None else target
         self.structures = Structures(target_graph)
-        self._known: OrderedDict[_Key, Known | None] = OrderedDict()
+        self._segments: OrderedDict[_Key, Known | None] = OrderedDict()
         self._roofline = Roofline(target_graph)
         self._digest = target_graph.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
@@ -120,7 +120,7 @@ class Evaluator:
         segments = []
         spaces = spaces_of(self.target_graph, genome) if request.kind == "program" else [FREE] * len(genome)
         for gene, space in zip(genome, spaces, strict=True):
-            segment = self._look_at(gene, space)
+            segment = self._find_segment(gene, space)
             if segment is None:
                 error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
                 return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
@@ -164,7 +164,7 @@ class Evaluator:
         self.published, self._died = published, died
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
-        segment = self._look_at(gene)
+        segment = self._find_segment(gene)
         return None if segment is None else segment.plan
 
     def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
@@ -172,59 +172,59 @@ class Evaluator:
         measured = self.target.alone(plan, start)
         return measured[:, _CYCLES] if isinstance(measured, np.ndarray) else None
 
-    def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
+    def _find_segment(self, gene: Gene, space: Space = FREE) -> Known | None:
         """Plan and features of a gene alone, with all possible tensors in the shared memory.  space: its part of held tensors."""
-        bare = gene._replace(held=0) if gene.held else gene
-        key: _Key = bare if space == FREE else (bare, space)
+        unheld_gene = gene._replace(held=0) if gene.held else gene
+        key: _Key = unheld_gene if space == FREE else (unheld_gene, space)
         try:
-            segment = self._known[key]
+            segment = self._segments[key]
         except KeyError:
-            return self._plan_gene(bare, space, key)
-        self._known.move_to_end(key)
+            return self._plan_gene(unheld_gene, space, key)
+        self._segments.move_to_end(key)
         return segment
 
     def _plan_gene(self, gene: Gene, space: Space, key: _Key) -> Known | None:
         """Plan and features of a gene that was not seen before."""
         if gene.same_end:  # the same plan, at the other end of memory
-            counterpart = self._look_at(gene._replace(same_end=False), space)
+            counterpart = self._find_segment(gene._replace(same_end=False), space)
             if counterpart is None:
-                return self._keep(key, None)
-            return self._keep(key, Known(counterpart.plan.model_copy(update={"same_end": True}), counterpart.raw))
+                return self._cache(key, None)
+            return self._cache(key, Known(counterpart.plan.model_copy(update={"same_end": True}), counterpart.raw))
         plan = decode(self.target_graph, gene, *space)
         if plan is None:
-            return self._keep(key, None)
+            return self._cache(key, None)
         (plan,) = with_shared(sharing(self.target_graph, [gene]), [(plan, gene.start)])
-        return self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start)))
+        return self._cache(key, Known(plan, raw_features(self.target_graph, plan, gene.start)))
 
-    def _program_segments(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
+    def _program_segments(self, genome: Sequence[Gene], segments: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
         plans = with_shared(
-            sharing(self.target_graph, genome), [(segment.plan, start) for segment, start in zip(known, starts, strict=True)]
+            sharing(self.target_graph, genome), [(segment.plan, start) for segment, start in zip(segments, starts, strict=True)]
         )
         joined = []
-        for gene, isolated, plan, space in zip(genome, known, plans, spaces, strict=True):
+        for gene, isolated, plan, space in zip(genome, segments, plans, spaces, strict=True):
             if plan is isolated.plan:
                 joined.append(isolated)
                 continue
             key = (gene._replace(held=0), space, plan.shared, plan.staged)
-            if (cached := self._known.get(key)) is not None:
-                self._known.move_to_end(key)
-                joined.append(cached)
+            if (cached_segment := self._segments.get(key)) is not None:
+                self._segments.move_to_end(key)
+                joined.append(cached_segment)
             else:
-                joined.append(self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start))))
+                joined.append(self._cache(key, Known(plan, raw_features(self.target_graph, plan, gene.start))))
         return joined
 
-    def _keep(self, key: _Key, known: _Looked) -> _Looked:
-        self._known[key] = known
-        if len(self._known) > _KEPT_GENES:
-            self._known.popitem(last=False)
-        return known
+    def _cache(self, key: _Key, looked_up: _Looked) -> _Looked:
+        self._segments[key] = looked_up
+        if len(self._segments) > _KEPT_GENES:
+            self._segments.popitem(last=False)
+        return looked_up
 
     def _payload(self, segments: Sequence[Known]) -> str:
         """Canonical JSON of a program's task."""
-        before, name, after = self._empty.partition('"segments":[')
-        return f"{before}{name}{','.join([segment.text for segment in segments])}{after}"
+        head, name, tail = self._empty.partition('"segments":[')
+        return f"{head}{name}{','.join([segment.text for segment in segments])}{tail}"
 
     def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
@@ -247,12 +247,12 @@ class Evaluator:
         task = request.task(payload)
         if (measurement := self.published.get(task)) is not None:
             return replace(measurement, payload=payload, features=raw)
-        stored = None if self.memo is None else self.memo.find(task, self.said)
-        if self.memo is not None and stored is not None and not self.memo.again(request, task, stored.values):
-            return Measurement("ok", None, task, payload, raw, stored.values, stored.pack)
+        stored_result = None if self.memo is None else self.memo.find(task, self.said)
+        if self.memo is not None and stored_result is not None and not self.memo.again(request, task, stored_result.values):
+            return Measurement("ok", None, task, payload, raw, stored_result.values, stored_result.pack)
         measured = self._timed(timed, operators, task, payload, raw)
         if self.memo is not None:
-            self.memo.measured(request, task, measured.values, stored)
+            self.memo.measured(request, task, measured.values, stored_result)
         return measured
 
     def _timed(

@@ -81,10 +81,10 @@ def work_lines(opened: LoweredModel) -> list[str]:
     return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]
 
 
-def check_share(opened: LoweredModel, least: float | None) -> None:
-    """Raise `InfeasibleError` if the NPU's share of the multiply-accumulates is below `least` or unknown."""
+def check_share(opened: LoweredModel, minimum: float | None) -> None:
+    """Raise `InfeasibleError` if the NPU's share of the multiply-accumulates is below `minimum` or unknown."""
     share = mac_share(opened.part)
-    if least is None or (share.share is not None and share.share >= least):
+    if minimum is None or (share.share is not None and share.share >= minimum):
         return
-    largest: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
-    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {share}", *largest]))
+    largest_groups: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
+    raise InfeasibleError("; ".join([f"--min-npu-share {minimum:g}: {opened.name} on {opened.machine.name}: {share}", *largest_groups]))

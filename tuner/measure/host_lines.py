@@ -46,8 +46,8 @@ def host_groups(host: Sequence[HostNodeSummary]) -> list[HostGroup]:
     groups: dict[str, list[HostNodeSummary]] = {}
     for node in host:
         groups.setdefault(_NUMBER.sub("0", _NAME.sub("''", node.why)), []).append(node)
-    merged = [HostGroup(tuple(nodes)) for nodes in groups.values()]
-    return sorted(merged, key=lambda group: (group.macs is not None, -(group.macs or 0)))
+    merged_groups = [HostGroup(tuple(nodes)) for nodes in groups.values()]
+    return sorted(merged_groups, key=lambda group: (group.macs is not None, -(group.macs or 0)))
 
 
 def host_lines(host: Sequence[HostNodeSummary]) -> list[str]:
@@ -55,9 +55,9 @@ def host_lines(host: Sequence[HostNodeSummary]) -> list[str]:
     groups = host_groups(host)
     lines = [f"host, {_work(group)}: {group}" for group in groups[:MOST_LINES]]
     if len(groups) > MOST_LINES:
-        remaining = HostGroup(tuple(node for group in groups[MOST_LINES:] for node in group.nodes))
+        last_group = HostGroup(tuple(node for group in groups[MOST_LINES:] for node in group.nodes))
         lines.append(
-            f"host, {_work(remaining)}: {len(remaining.nodes)} more for {len(groups) - MOST_LINES} other reasons ({remaining.kinds})"
+            f"host, {_work(last_group)}: {len(last_group.nodes)} more for {len(groups) - MOST_LINES} other reasons ({last_group.kinds})"
         )
     return lines
 

@@ -41,67 +41,67 @@ def _fill(
     slot: Ints32,
     word: Ints,
     limit: Ints,
-    before: Ints,
+    previous_end: Ints,
     cursor: Ints,
-    same: Ints,
+    changed_entry: Ints,
     cursors: Ints,
     slots_from: Ints,
     row: int,
 ) -> int:
     """Write the entries of a part from its instruction `start` on.  first: first instruction of the part.
 
-    slot: int32 [edges], flag of every edge.  word: entries.  limit, before, cursor, same: int64 [queues], end of the queue's room, end of
-    its previous entries, position of its next entry, and position of its first changed entry (-1: none so far).  cursors, slots_from: see
-    `Entries`; written from row `row` on, one row per `EVERY` instructions.  Returns the next row, or -1 without enough room.
+    slot: int32 [edges], flag of every edge.  word: entries.  Per queue, int64 [queues]: limit, end of its room; previous_end, end of its
+    previous entries; cursor, position of its next entry; changed_entry, position of its first changed entry (-1: none so far).
+    cursors, slots_from: see `Entries`; written from row `row` on, one row per `EVERY` instructions.  Returns the next row, or -1 without enough room.
     """
-    words, nexts, begins, slots = pointer(word), pointer(set_next), pointer(edge_start), pointer(slot)
-    ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
+    words, nexts, edge_begins, slots = pointer(word), pointer(set_next), pointer(edge_start), pointer(slot)
+    room_ends, previous_ends, positions, first_changed = pointer(limit), pointer(previous_end), pointer(cursor), pointer(changed_entry)
     cores, engines = pointer(core), pointer(engine)
     for j in range(start, cost.shape[0]):
         i = first + j
         while i >= row * EVERY:
             for q in range(cursor.shape[0]):
-                cursors[row, q] = at_of[q]
-            slots_from[row] = slots[EDGES * first] + begins[i] - EDGES * first
+                cursors[row, q] = positions[q]
+            slots_from[row] = slots[EDGES * first] + edge_begins[i] - EDGES * first
             row += 1
         q = np.int64(cores[i]) * ENGINES + engines[i]
-        entry, end = at_of[q], ends[q]
-        if entry + begins[i + 1] - begins[i] >= end:  # entries: WAITs, and the instruction itself
+        entry, end = positions[q], room_ends[q]
+        if entry + edge_begins[i + 1] - edge_begins[i] >= end:  # entries: WAITs, and the instruction itself
             return -1
-        for edge in range(begins[i], begins[i + 1]):
+        for edge in range(edge_begins[i], edge_begins[i + 1]):
             value = np.int64(slots[edge]) << KIND_BITS | _WAIT
-            if equal[q] < 0 and (entry >= olds[q] or words[entry] != value):
-                equal[q] = entry
+            if first_changed[q] < 0 and (entry >= previous_ends[q] or words[entry] != value):
+                first_changed[q] = entry
             words[entry] = value
             entry += 1
         if transfer[j]:
             value = cost[j] << BUS_BITS | np.int64(transfer[j]) << KIND_BITS | _TRANSFER
         else:
             value = cost[j] << KIND_BITS | _FIXED
-        if equal[q] < 0 and (entry >= olds[q] or words[entry] != value):
-            equal[q] = entry
+        if first_changed[q] < 0 and (entry >= previous_ends[q] or words[entry] != value):
+            first_changed[q] = entry
         words[entry] = value
         entry += 1
-        out = np.int64(set_head[i])
-        while out >= 0:
+        set_edge = np.int64(set_head[i])
+        while set_edge >= 0:
             if entry >= end:
                 return -1
-            value = np.int64(slots[out]) << KIND_BITS | (_SET if cores[edge_to[out]] == cores[i] else _SET_REMOTE)
-            if equal[q] < 0 and (entry >= olds[q] or words[entry] != value):
-                equal[q] = entry
+            value = np.int64(slots[set_edge]) << KIND_BITS | (_SET if cores[edge_to[set_edge]] == cores[i] else _SET_REMOTE)
+            if first_changed[q] < 0 and (entry >= previous_ends[q] or words[entry] != value):
+                first_changed[q] = entry
             words[entry] = value
             entry += 1
-            out = nexts[out]
-        at_of[q] = entry
+            set_edge = nexts[set_edge]
+        positions[q] = entry
     return row
 
 
 @njit(cache=True)
-def _move(then: Ints, begin: int, stop: int, shift: int, more: int, word: Ints) -> None:
-    """Copy entries [begin, stop) of the previous schedule to positions higher by `shift`, with flag numbers raised by `more`."""
-    old, new = pointer(then), pointer(word)
+def _move(previous: Ints, begin: int, stop: int, shift: int, flag_shift: int, word: Ints) -> None:
+    """Copy entries [begin, stop) of the previous schedule to positions higher by `shift`, with flag numbers raised by `flag_shift`."""
+    old, new = pointer(previous), pointer(word)
     for row in range(begin, stop):
-        new[row + shift] = old[row] + (more if (old[row] & KIND_MASK) >= _WAIT else 0)
+        new[row + shift] = old[row] + (flag_shift if (old[row] & KIND_MASK) >= _WAIT else 0)
 
 
 @njit(cache=True)
@@ -109,7 +109,7 @@ def _fill_parts(
     parts: Ints,
     number: Ints,
     row: int,
-    alike: int,
+    first_kept: int,
     core: Bytes8,
     engine: Bytes8,
     edge_start: Ints32,
@@ -121,35 +121,36 @@ def _fill_parts(
     source: Ints32,
     word: Ints,
     limit: Ints,
-    before: Ints,
+    previous_end: Ints,
     cursor: Ints,
-    same: Ints,
+    changed_entry: Ints,
     cursors: Ints,
     slots_from: Ints,
     rows: int,
-    then: Ints,
+    previous: Ints,
     places: Ints,
     places_then: Ints,
 ) -> tuple[int, int]:
     """Write the entries of all parts from row `row` of the cursors on.  Other arguments: see `_fill`.
 
     parts: table of parts (`compiler.schedule.segment_table`).  number: numbers of parts (`compiler.schedule.instruction_numbers`).
-    alike: first of the unchanged parts at the end; their edges are unchanged, too.  source: int32 [edges], instruction that sets a flag.
-    rows: number of previous rows of cursors.  then: entries of the previous schedule.  places, places_then: int64 [parts + 1, queues],
+    first_kept: first of the unchanged parts at the end; their edges are unchanged, too.  source: int32 [edges], instruction that sets
+    a flag.
+    rows: number of previous rows of cursors.  previous: entries of the previous schedule.  places, places_then: int64 [parts + 1, queues],
     cursors before each part.  Returns the number of rows of cursors, or -1 without enough room, and the number of flags.
     """
     resumed_at, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
     for p in range(count):
         first, stop = EDGES * number[p, 0], number[p, 1]
-        if p == alike:
+        if p == first_kept:
             moved = slots - slot[first]
-        if resumed_at < number[p, 0] + parts[p, RECORDS] and (p < alike or moved != 0):
+        if resumed_at < number[p, 0] + parts[p, RECORDS] and (p < first_kept or moved != 0):
             slot[first] = slots  # a part without edges has a slot here, too
             for edge in range(first, stop):
                 slot[edge] = slots + edge - first
                 source[slots + edge - first] = edge_from[edge]
         slots += stop - first
-    for p in range(alike):
+    for p in range(first_kept):
         first = number[p, 0]
         if resumed_at >= first + parts[p, RECORDS] or resumed_at > first:
             places[p] = places_then[p]
@@ -158,36 +159,38 @@ def _fill_parts(
         if resumed_at < first + parts[p, RECORDS]:
             part = part_of(parts[p])
             state = core, engine, edge_start, edge_to, set_head, set_next, part.cost, part.transfer, slot
-            row = _fill(first, max(0, resumed_at - first), *state, word, limit, before, cursor, same, cursors, slots_from, row)
+            row = _fill(
+                first, max(0, resumed_at - first), *state, word, limit, previous_end, cursor, changed_entry, cursors, slots_from, row
+            )
             if row < 0:
                 return row, slots
-    if alike == count:
+    if first_kept == count:
         places[count] = cursor
         return row, slots
-    first, further = number[alike, 0], count - places_then.shape[0] + 1
-    shift = cursor - places_then[alike - further]
+    first, added_parts = number[first_kept, 0], count - places_then.shape[0] + 1
+    shift = cursor - places_then[first_kept - added_parts]
     while row < rows and row * EVERY <= first:
         cursors[row], slots_from[row] = cursor, slot[EDGES * first]
         row += 1
     for k in range(row, rows):
         cursors[k] += shift
         slots_from[k] += moved
-    for p in range(alike, count + 1):
-        places[p] = places_then[p - further] + shift
+    for p in range(first_kept, count + 1):
+        places[p] = places_then[p - added_parts] + shift
     for q in range(cursor.shape[0]):
         stop = places[count, q]
         if stop > limit[q]:
             return -1, slots
         if moved != 0 or shift[q] != 0:
-            _move(then, cursor[q] - shift[q], stop - shift[q], shift[q], moved << KIND_BITS, word)
-        if same[q] < 0 and shift[q] != 0:  # some entry differs: the queues have different lengths
-            same[q] = cursor[q]
-            while same[q] < min(stop, before[q]) and then[same[q]] == word[same[q]]:
-                same[q] += 1
-        elif same[q] < 0 and moved != 0:
-            same[q] = cursor[q]
-            while same[q] < stop and (word[same[q]] & KIND_MASK) < _WAIT:
-                same[q] += 1
+            _move(previous, cursor[q] - shift[q], stop - shift[q], shift[q], moved << KIND_BITS, word)
+        if changed_entry[q] < 0 and shift[q] != 0:  # some entry differs: the queues have different lengths
+            changed_entry[q] = cursor[q]
+            while changed_entry[q] < min(stop, previous_end[q]) and previous[changed_entry[q]] == word[changed_entry[q]]:
+                changed_entry[q] += 1
+        elif changed_entry[q] < 0 and moved != 0:
+            changed_entry[q] = cursor[q]
+            while changed_entry[q] < stop and (word[changed_entry[q]] & KIND_MASK) < _WAIT:
+                changed_entry[q] += 1
         cursor[q] = stop
     return rows, slots
 
@@ -212,7 +215,7 @@ class Preparer:
         self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # cursors; slots and sources of edges
         self._places = np.empty((0, 0), np.int64)  # cursors before every part, and at the end
         # previous schedule: entries that may be overwritten, and ranges of its queues; engines of its streams, and ranges of its streams
-        self._then, self._known, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
+        self._previous_word, self._previous_queues, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
         self._engine, self._streams = np.empty(0, np.uint8), np.empty((0, 2), np.int64)
 
     def forget(self) -> None:
@@ -226,46 +229,50 @@ class Preparer:
         entries are shared; per core, int64 [cores], the row up to which rows are shared, with the end of a stream as a row; and the common
         suffix.
         """
-        s, cores, slots_then = schedule, len(schedule.lengths), self._slots
-        same = None
-        if len(self._limit) == cores * ENGINES and len(s.engine) // EVERY < len(self._cursors) and len(s.edge_from) <= len(self._slot):
-            same = self._filled(s, min(s.reused_count, int(s.changed.min())), s.same_parts)
-        stays = same is not None
-        if same is None:
-            self._lay_out(s, cores)
-            same = self._filled(s, 0, len(s.parts))
-            assert same is not None, "a queue has as many entries as were counted"
-            same[:] = -1  # no entry is shared: the previous entries were in another place
-        start = np.array(s.stream_start, np.int64)
-        streams = np.column_stack((start, start + s.lengths))
+        plan, cores, slots_then = schedule, len(schedule.lengths), self._slots
+        shared_entries = None
+        if (
+            len(self._limit) == cores * ENGINES
+            and len(plan.engine) // EVERY < len(self._cursors)
+            and len(plan.edge_from) <= len(self._slot)
+        ):
+            shared_entries = self._write_entries(plan, min(plan.reused_count, int(plan.changed.min())), plan.same_parts)
+        kept = shared_entries is not None
+        if shared_entries is None:
+            self._lay_out(plan, cores)
+            shared_entries = self._write_entries(plan, 0, len(plan.parts))
+            assert shared_entries is not None, "a queue has as many entries as were counted"
+            shared_entries[:] = -1  # no entry is shared: the previous entries were in another place
+        start = np.array(plan.stream_start, np.int64)
+        streams = np.column_stack((start, start + plan.lengths))
         suffix = None
-        if stays and len(streams) == len(self._streams):
+        if kept and len(streams) == len(self._streams):
             suffix = find_common_suffix(
                 self._word,
                 self._queues,
-                s.stream,
+                plan.stream,
                 streams,
-                self._then,
-                self._known,
+                self._previous_word,
+                self._previous_queues,
                 self._engine,
                 self._streams,
                 self._slots - slots_then,
-                self._places[-1] - self._places[s.same_parts],
-                np.array(s.same_end, np.int64),
+                self._places[-1] - self._places[plan.same_parts],
+                np.array(plan.same_end, np.int64),
             )
-        if len(self._engine) != len(s.stream):
-            self._engine, stays = np.empty_like(s.stream), False
-        for (begin, end), unchanged in zip(streams.tolist(), s.same_rows, strict=True):
-            changed = begin + unchanged if stays else begin
-            self._engine[changed:end] = s.stream[changed:end]
+        if len(self._engine) != len(plan.stream):
+            self._engine, kept = np.empty_like(plan.stream), False
+        for (begin, end), unchanged in zip(streams.tolist(), plan.same_rows, strict=True):
+            changed = begin + unchanged if kept else begin
+            self._engine[changed:end] = plan.stream[changed:end]
         # rows of a stream that has moved have other numbers, so it shares no row
         in_place = np.array_equal(start, self._streams[:, 0])
-        same_rows = start + s.same_rows if in_place else np.full(cores, -1, np.int64)
+        same_rows = start + plan.same_rows if in_place else np.full(cores, -1, np.int64)
         self._streams, slots = streams, self._slots
         marks, slots_from, source = self._cursors[: self._rows], self._slots_from[: self._rows], self._source[:slots]
-        transfers = int(s.parts[:, TRANSFERS].sum())
-        entries = Entries(self._word, self._queues, s.stream, streams, slots, transfers, source, marks, slots_from, EVERY)
-        return entries, same, same_rows, suffix
+        transfers = int(plan.parts[:, TRANSFERS].sum())
+        entries = Entries(self._word, self._queues, plan.stream, streams, slots, transfers, source, marks, slots_from, EVERY)
+        return entries, shared_entries, same_rows, suffix
 
     def _lay_out(self, schedule: Schedule, cores: int) -> None:
         """Allocate room for the entries of a schedule, with spare room behind every queue."""
@@ -283,24 +290,26 @@ class Preparer:
         if len(schedule.edge_from) > len(self._slot):
             self._slot, self._source = np.empty((2, 2 * len(schedule.edge_from)), np.int32)
 
-    def _filled(self, schedule: Schedule, cached_rows: int, alike: int) -> Ints | None:
-        """Write the entries from the last row of cursors before instruction `cached_rows` on; move entries of parts from `alike` on.
+    def _write_entries(self, schedule: Schedule, cached_rows: int, first_kept: int) -> Ints | None:
+        """Write the entries from the last row of cursors before instruction `cached_rows` on; move entries of parts from `first_kept` on.
 
         Returns the position up to which entries are unchanged, int64 [queues]; None without enough room.
         """
         row = min(cached_rows // EVERY, self._rows - 1)
-        cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
-        if len(self._then) < len(self._word):
-            self._then = np.empty_like(self._word)
-        self._known = np.column_stack((cursor, self._queues[:, 1]))
-        for begin, end in self._known.tolist():
-            self._then[begin:end] = self._word[begin:end]
+        cursor, changed_entry = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
+        if len(self._previous_word) < len(self._word):
+            self._previous_word = np.empty_like(self._word)
+        self._previous_queues = np.column_stack((cursor, self._queues[:, 1]))
+        for begin, end in self._previous_queues.tolist():
+            self._previous_word[begin:end] = self._word[begin:end]
         edges = schedule.edge_start, schedule.edge_from, schedule.edge_to, schedule.set_head, schedule.set_next, self._slot, self._source
-        state = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors, self._slots_from
+        state = self._word, self._limit, self._queues[:, 1].copy(), cursor, changed_entry, self._cursors, self._slots_from
         places = np.empty((len(schedule.parts) + 1, len(self._limit)), np.int64)
-        then = self._rows, self._then, places, self._places
-        rows, self._slots = _fill_parts(schedule.parts, schedule.number, row, alike, schedule.core, schedule.engine, *edges, *state, *then)
+        previous_state = self._rows, self._previous_word, places, self._places
+        rows, self._slots = _fill_parts(
+            schedule.parts, schedule.number, row, first_kept, schedule.core, schedule.engine, *edges, *state, *previous_state
+        )
         if rows < 0:
             return None
         self._queues[:, 1], self._rows, self._places = cursor, max(1, rows), places
-        return np.where(same < 0, cursor, same)
+        return np.where(changed_entry < 0, cursor, changed_entry)

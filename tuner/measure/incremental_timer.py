@@ -49,11 +49,11 @@ class Timer:
         self._parts: list[ScheduledShare] = []
         self.instructions = 0  # number in the last program
 
-    def alike(self, parts: Sequence[ScheduledShare]) -> int:
+    def shared_length(self, parts: Sequence[ScheduledShare]) -> int:
         """Number of instructions in the common beginning and end of a program and the last one."""
-        begin, same = _begin_alike(parts, self._parts)
-        _, same_end = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
-        return same + same_end
+        begin, shared_records = _shared_prefix(parts, self._parts)
+        _, same_end = _shared_prefix(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
+        return shared_records + same_end
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Times of the program with these parts, at some levels of the clock's machine."""
@@ -70,40 +70,40 @@ class Timer:
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Times of the last schedule.  schedule: result of the last `scheduled`; it may be simulated only once."""
         footprints = [part.lowered.footprint for part in self._parts]
-        program, words, rows, alike = self._preparer.entries(schedule)
+        program, words, rows, suffix = self._preparer.entries(schedule)
         cores = len(schedule.lengths)
-        for (_, of_cores), runs in self._runs.items():
-            if of_cores == cores:
-                runs.set_common_parts(words, rows, alike)
+        for (_, core_program), runs in self._runs.items():
+            if core_program == cores:
+                runs.set_common_parts(words, rows, suffix)
             else:
                 runs.forget()
-        busy = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
-        busy[Engine.SCALAR] += sum(schedule.lengths) * self._clock.issue_cycles
+        busy_cycles = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
+        busy_cycles[Engine.SCALAR] += sum(schedule.lengths) * self._clock.issue_cycles
         times = {}
         for level in levels:
             key = level, cores
             if key not in self._runs:
                 self._runs[key] = IncrementalRuns(self._clock, self._clock.contention[level], cores, self._resuming)
-            times[level] = _of_level(busy, self._runs[key].run(program))
+            times[level] = _level_times(busy_cycles, self._runs[key].run(program))
         return times
 
 
-def _begin_alike(parts: Sequence[ScheduledShare], last_parts: Sequence[ScheduledShare]) -> tuple[int, int]:
+def _shared_prefix(parts: Sequence[ScheduledShare], last_parts: Sequence[ScheduledShare]) -> tuple[int, int]:
     """Number of common leading parts, and their number of instructions."""
-    count = same = 0
+    count = shared_records = 0
     for new, old in zip(parts, last_parts, strict=False):
         if new.lowered is not old.lowered or new.core != old.core:
             break
-        count, same = count + 1, same + new.lowered.records
-    return count, same
+        count, shared_records = count + 1, shared_records + new.lowered.records
+    return count, shared_records
 
 
 def _instructions(parts: Sequence[ScheduledShare]) -> int:
     return sum([part.lowered.records for part in parts])
 
 
-def _of_level(busy: Ints, times: Times) -> ProgramTimes:
-    return ProgramTimes(times.cycles, busy + times.moved.sum(0), times.load_store_cycles)
+def _level_times(busy_cycles: Ints, times: Times) -> ProgramTimes:
+    return ProgramTimes(times.cycles, busy_cycles + times.moved.sum(0), times.load_store_cycles)
 
 
 class Timers:
@@ -115,23 +115,23 @@ class Timers:
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """See `Timer.times`."""
-        times = self.chosen(parts).times(parts, levels)
+        times = self.choose(parts).times(parts, levels)
         while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
             self._timers.pop(0)
         return times
 
-    def chosen(self, parts: list[ScheduledShare]) -> Timer:
+    def choose(self, parts: list[ScheduledShare]) -> Timer:
         """Timer for a program; it becomes the most recently used timer."""
-        timer = self._of(parts)
+        timer = self._find_timer(parts)
         if timer in self._timers:
             self._timers.remove(timer)
         self._timers.append(timer)
         return timer
 
-    def _of(self, parts: list[ScheduledShare]) -> Timer:
-        alike = [timer.alike(parts) for timer in self._timers]
-        if max(alike, default=0) > _ALIKE * _instructions(parts):
-            return self._timers[alike.index(max(alike))]
+    def _find_timer(self, parts: list[ScheduledShare]) -> Timer:
+        shared_lengths = [timer.shared_length(parts) for timer in self._timers]
+        if max(shared_lengths, default=0) > _ALIKE * _instructions(parts):
+            return self._timers[shared_lengths.index(max(shared_lengths))]
         if self._timers and len(self._timers) == (KEPT if self._resuming else 1):
             return self._timers[0]
         return Timer(self._compiler, self._clock, self._resuming)

@@ -48,9 +48,9 @@ class Npu:
         self.compiler = Compiler(target_graph, cache_bytes, records)
         self.clock = clock or target_graph.machine
         self._granted = {level: target_graph.machine.granted(level) for level in levels}
-        self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
-        same = self.clock is target_graph.machine  # then a changed program can resume from an earlier one
-        self._described = self._programs if same else Timers(self.compiler, target_graph.machine, resuming)
+        self._segment_timer, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
+        same_machine = self.clock is target_graph.machine  # then a changed program can resume from an earlier one
+        self._described = self._programs if same_machine else Timers(self.compiler, target_graph.machine, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -71,9 +71,9 @@ class Npu:
         if canary is None or isinstance(parts, Infeasible):
             self.canary = Canary(bench, None, self.levels[0])
             return
-        needs = needs_of(parts)
-        fits = [level for level in self.levels if needs.fits(self._granted[level])]
-        values = self._simulated(self._programs, parts, fits, needs.shared_bytes)
+        requirements = needs_of(parts)
+        fits = [level for level in self.levels if requirements.fits(self._granted[level])]
+        values = self._simulated(self._programs, parts, fits, requirements.shared_bytes)
         expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
         program = encoded(Packed(self.target_graph, constants), "program", self.compiler.link(parts), canary.segments, expected)
         self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
@@ -93,11 +93,13 @@ class Npu:
 
     def _fits(self, kind: Kind, parts: list[ScheduledShare]) -> tuple[list[str], int] | Infeasible:
         """Levels with a sufficient grant, and the need of shared memory in bytes."""
-        needs = needs_of(parts)
-        fits = [level for level in self.levels if needs.fits(self._granted[level])]
+        requirements = needs_of(parts)
+        fits = [level for level in self.levels if requirements.fits(self._granted[level])]
         if not fits:
-            return Infeasible(kind, f"{needs.shortage(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
-        return fits, needs.shared_bytes
+            return Infeasible(
+                kind, f"{requirements.shortage(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level"
+            )
+        return fits, requirements.shared_bytes
 
     def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[ScheduledShare] | Infeasible) -> Timed:
         """Times by the simulator, then by the runner."""
@@ -107,7 +109,7 @@ class Npu:
         if isinstance(granting, Infeasible):
             return granting
         fits, _ = granting
-        values = self._simulated(self._programs if kind == "program" else self._alone, parts, *granting)
+        values = self._simulated(self._programs if kind == "program" else self._segment_timer, parts, *granting)
         if self.bench is not None:
             rows = [self.levels.index(level) for level in fits]
             expected = dict(zip(fits, values[rows, 0].tolist(), strict=True))
@@ -125,8 +127,8 @@ class Npu:
         timings = timers.times(parts, fits)
         moved = np.concatenate([part.lowered.moved for part in parts]).reshape(len(parts), -1).sum(0).tolist()
         peaks = [*np.concatenate([part.lowered.peaks for part in parts]).reshape(len(parts), -1).max(0).tolist(), shared_bytes]
-        nothing = [0] * len(RESULTS)
-        return np.array([_row(timings[level], moved, peaks) if level in timings else nothing for level in self.levels], np.int64)
+        zeros = [0] * len(RESULTS)
+        return np.array([_row(timings[level], moved, peaks) if level in timings else zeros for level in self.levels], np.int64)
 
 
 def _row(timing: ProgramTimes, moved: list[int], peaks: list[int]) -> list[int]:

@@ -16,7 +16,7 @@ from tuner.measure.request import CYCLES, Measurement
 _OK, _INFEASIBLE = STATUSES.index("ok"), STATUSES.index("infeasible")
 
 
-def repeats_of(config: TuneConfig) -> int:
+def repeat_count(config: TuneConfig) -> int:
     """Readings of a task at a level."""
     return 1 if config.runner.name == BUILT_IN else config.runner.repeats
 

@@ -33,7 +33,7 @@ def open_tuned(run: Path) -> tuple[LoweredModel, SavedSource]:
     return opened, saved
 
 
-def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
+def read_plans(folder: Path, machine: Machine) -> dict[str, Plan]:
     """`<level>.json` for every level of the machine.  Raises `BadInputError` for one that is missing or malformed."""
     if not folder.is_dir():
         raise BadInputError(f"{folder}: no such folder of plans")

@@ -15,9 +15,9 @@ def robust_rows(summary: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """Row per level: cycles of the lightest level's champion, of the robust program and of the level's own champion, and what ships."""
     robust, rows = summary["robust"], list[tuple[object, ...]]()
     for level, own_cycles in robust["own_cycles"].items():
-        one, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]
-        loss = "does not fit" if one is None else f"{one / own_cycles - 1:+.1%}"
-        rows.append((level, one, loss, all_levels, f"{all_levels / own_cycles - 1:+.1%}", own_cycles, _ships(summary, level)))
+        single_level, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]
+        loss = "does not fit" if single_level is None else f"{single_level / own_cycles - 1:+.1%}"
+        rows.append((level, single_level, loss, all_levels, f"{all_levels / own_cycles - 1:+.1%}", own_cycles, _ships(summary, level)))
     return rows
 
 

@@ -22,7 +22,7 @@ class Roofline:
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
         self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
-        self._known: dict[tuple[tuple[int, ...], str], int] = {}
+        self._bounds: dict[tuple[tuple[int, ...], str], int] = {}
         layout, shapes = target_graph.layout, target_graph.graph.shapes
         images = {storage.name: storage.n for storage in target_graph.storages}
         self.row_bytes = {
@@ -43,11 +43,11 @@ class Roofline:
     def of(self, operators: Sequence[int], level: str) -> int:
         """Roofline cycles of some operators, ascending, alone."""
         key = tuple(operators), level
-        if key not in self._known:
-            self._known[key] = self._of(*key)
-        return self._known[key]
+        if key not in self._bounds:
+            self._bounds[key] = self._lower_bound(*key)
+        return self._bounds[key]
 
-    def _of(self, operators: tuple[int, ...], level: str) -> int:
+    def _lower_bound(self, operators: tuple[int, ...], level: str) -> int:
         macs, moved = self.work(operators)
         machine, cores = self.target_graph.machine, self.target_graph.machine.granted(level).cores
         products = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
@@ -56,10 +56,10 @@ class Roofline:
 
     def work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
         """(MACs by operand type, unpadded bytes) of operators."""
-        cached = self._works.get(operators)
-        if cached is not None:
-            return cached
-        target_graph, inside = self.target_graph, set(operators)
+        cached_work = self._works.get(operators)
+        if cached_work is not None:
+            return cached_work
+        target_graph, members = self.target_graph, set(operators)
         specs = [target_graph.operators[k] for k in operators]
         rows = rows_needed(target_graph)
         macs: dict[DataType, int] = {}
@@ -70,15 +70,15 @@ class Roofline:
         produced = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
-            for name, wanted in zip(spec.operator.operands, operand_rows(target_graph, spec.index), strict=True):
+            for name, row_count in zip(spec.operator.operands, operand_rows(target_graph, spec.index), strict=True):
                 for leaf in self._leaves[name] - produced:
-                    read[leaf] = read.get(leaf, EMPTY).hull(wanted)
-        leaving = {
+                    read[leaf] = read.get(leaf, EMPTY).hull(row_count)
+        stored_rows = {
             spec.operator.y: rows[spec.index]
             for spec in specs
-            if spec.index in target_graph.escapes or not inside.issuperset(target_graph.consumers[spec.index])
+            if spec.index in target_graph.escapes or not members.issuperset(target_graph.consumers[spec.index])
         }
-        moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
+        moved = sum(self.row_bytes[name] * row_count.size for name, row_count in (*read.items(), *stored_rows.items()))
         moved += sum(self.weight_bytes[k] for k in operators)
         self._works[operators] = macs, moved
         return macs, moved

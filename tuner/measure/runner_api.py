@@ -86,14 +86,14 @@ class Bench:
         if board is None:
             return None, None
         try:
-            said = board()
+            answer = board()
         except Exception as error:  # noqa: BLE001  somebody else's code
             raise BadInputError(f"the runner's board(): {_line(f'{type(error).__name__}: {error}')}") from None
-        if said is None:
+        if answer is None:
             return None, None
-        if not (isinstance(said, tuple) and len(said) == 2 and all(isinstance(text, str) and text for text in said)):
-            raise BadInputError(f"the runner's board() answered {_line(repr(said))}, expected two texts, board and firmware")
-        return said
+        if not (isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(text, str) and text for text in answer)):
+            raise BadInputError(f"the runner's board() answered {_line(repr(answer))}, expected two texts, board and firmware")
+        return answer
 
     def once(self, program: Encoded, level: str) -> Reading:
         """One reading: the first try that does not fail, or the last one."""

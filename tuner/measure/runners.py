@@ -56,7 +56,7 @@ def runner_name(config: TuneConfig) -> str:
     return runner.name if runner.name == BUILT_IN or runner.repeats == 1 else f"{runner.name} (median of {runner.repeats})"
 
 
-def named_by(runner: str) -> str:
+def runner_origin(runner: str) -> str:
     """Option and value that `runner_name` stands for."""
     return f"--{runner}" if runner.startswith(_TARGET) else f"--runner {runner}"
 
@@ -76,12 +76,13 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
 
 def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:
     """Raise `BadInputError` for a level that grants less than all, if the runner does not support grants."""
-    less = [level for level in levels if machine.granted(level) != machine.full_grant]
-    if not less or name == BUILT_IN or name.startswith(GRANTING):
+    partial_levels = [level for level in levels if machine.granted(level) != machine.full_grant]
+    if not partial_levels or name == BUILT_IN or name.startswith(GRANTING):
         return
     if name.startswith(COMMAND) or getattr(find(RUNNERS, name).object, "grants", False) is not True:
         raise BadInputError(
-            f"runner {name}: level {less[0]} grants less than the machine has ({granted_text(machine, less[0])}), which this runner does"
+            f"runner {name}: level {partial_levels[0]} grants less than the machine has "
+            f"({granted_text(machine, partial_levels[0])}), which this runner does"
             f" not say it sees to; accepted: levels that grant all, a runner with grants = True or {GRANTING}WORDS, or {BUILT_IN}"
         )
 

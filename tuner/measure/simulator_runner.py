@@ -49,7 +49,7 @@ class SimulatedBoard:
     noise: float = 0.03
     seed: int = 0
     _times: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict, repr=False)
-    _asked: Counter[tuple[int, str]] = field(default_factory=Counter, repr=False)
+    _reading_counts: Counter[tuple[int, str]] = field(default_factory=Counter, repr=False)
 
     def __call__(self, encoded: Encoded, level: str) -> Reading:
         key = (hash(encoded.container), level)
@@ -58,6 +58,6 @@ class SimulatedBoard:
             timing = simulate_levels(Program(self.machine.digest, streams.streams, streams.memory), self.machine, [level])[level]
             self._times[key] = timing.cycles, int(streams.digest[:16], 16)
         cycles, digest = self._times[key]
-        self._asked[key] += 1
-        places = (self.seed, digest, list(self.machine.contention).index(level), self._asked[key])
+        self._reading_counts[key] += 1
+        places = (self.seed, digest, list(self.machine.contention).index(level), self._reading_counts[key])
         return Reading(max(1, round(cycles * float(np.exp(self.noise * np.random.default_rng(places).standard_normal())))))

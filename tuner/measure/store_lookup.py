@@ -60,20 +60,20 @@ class Memo:
         self.refused: set[str] = set()
         self.differing: list[tuple[str, str]] = []
 
-    def find(self, task: str, said: BoardSaid) -> Hit | None:
-        """Stored result of a task.  said: board that measures here."""
+    def find(self, task: str, board: BoardSaid) -> Hit | None:
+        """Stored result of a task.  board: board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
         index = int(np.searchsorted(self._first, np.uint64(first)))
         while index < len(self._first) and self._first[index] == first:
-            if self._second[index] == second and (self._boards is None or self._is(index, said)):
+            if self._second[index] == second and (self._boards is None or self._is_from_board(index, board)):
                 pack = self._packs[self._pack[index]]
                 return None if pack in self.refused else Hit(self._values[index].copy(), pack)
             index += 1
         return None
 
-    def _is(self, index: int, said: BoardSaid) -> bool:
+    def _is_from_board(self, index: int, board: BoardSaid) -> bool:
         assert self._boards is not None
-        return said.board is not None and self._boards[index] == tuple(getattr(said, name) for name in BOARD)
+        return board.board is not None and self._boards[index] == tuple(getattr(board, name) for name in BOARD)
 
     def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether a request is measured although a result is stored."""
@@ -85,21 +85,21 @@ class Memo:
             return True
         return any((cycles, task) < best for cycles, best in zip(with_never(values[:, CYCLES]).tolist(), self._best, strict=True))
 
-    def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
-        """Note a measurement made here; None if it failed.  stored: stored result of the task."""
+    def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, hit: Hit | None) -> None:
+        """Note a measurement made here; None if it failed.  hit: stored result of the task."""
         if request.kind == "program" and values is not None:
             ranks = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
             self._best = list(map(min, self._best, ranks))
-        if stored is not None and not self._alike(values, stored.values):
-            self.refused.add(stored.pack)
-            self.differing.append((stored.pack, task))
+        if hit is not None and not self._is_equal(values, hit.values):
+            self.refused.add(hit.pack)
+            self.differing.append((hit.pack, task))
 
-    def _alike(self, values: NDArray[np.int64] | None, stored: NDArray[np.int64]) -> bool:
+    def _is_equal(self, values: NDArray[np.int64] | None, stored_values: NDArray[np.int64]) -> bool:
         if values is None:
             return not self._exact  # a board may be away
         if self._exact:
-            return np.array_equal(values, stored)
-        return bool((np.abs(values[:, CYCLES] - stored[:, CYCLES]) <= NOISE * stored[:, CYCLES]).all())
+            return np.array_equal(values, stored_values)
+        return bool((np.abs(values[:, CYCLES] - stored_values[:, CYCLES]) <= NOISE * stored_values[:, CYCLES]).all())
 
     def take_reports(self) -> tuple[tuple[str, str], ...]:
         """Packs whose results differ from measurements made here, with the task, each once."""

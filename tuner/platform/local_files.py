@@ -23,8 +23,8 @@ class LocalPath(DurablePath):
 
     def version(self) -> tuple[int, int]:
         """Return nanoseconds of the last change, and bytes."""
-        about = self.stat()
-        return about.st_mtime_ns, about.st_size
+        status = self.stat()
+        return status.st_mtime_ns, status.st_size
 
     def lock(self) -> Lock:
         """Lock the file; the lock also ends with the process."""

@@ -60,27 +60,29 @@ def shared_bytes() -> int:
     return shutil.disk_usage(SHARED).total if SHARED.is_dir() else 0
 
 
-def version_trouble(here: NodeFacts, there: NodeFacts) -> str | None:
+def version_trouble(driver_facts: NodeFacts, node_facts: NodeFacts) -> str | None:
     """Reason why workers of a node cannot measure for this computer."""
-    pairs = zip(there.versions, here.versions, strict=True)
-    text = ", ".join(f"{name} {version} ({wanted} here)" for (name, version), (_, wanted) in pairs if version != wanted)
-    return f"node {there.host} has {text}; install the same versions on every node" if text else None
+    pairs = zip(node_facts.versions, driver_facts.versions, strict=True)
+    text = ", ".join(
+        f"{name} {version} ({driver_version} here)" for (name, version), (_, driver_version) in pairs if version != driver_version
+    )
+    return f"node {node_facts.host} has {text}; install the same versions on every node" if text else None
 
 
-def differences(here: NodeFacts, there: NodeFacts, now_s: float, store_bytes: int) -> Iterator[tuple[str, str]]:
+def differences(driver_facts: NodeFacts, node_facts: NodeFacts, now_s: float, store_bytes: int) -> Iterator[tuple[str, str]]:
     """Differences with which a run goes on: (kind, line).  now_s: time of this computer when the worker was heard."""
-    if there.features != here.features:
-        features = " ".join(sorted(there.features ^ here.features))
+    if node_facts.features != driver_facts.features:
+        features = " ".join(sorted(node_facts.features ^ driver_facts.features))
         yield (
             f"features {features}",
-            f"node {there.host} has another processor ({features}): a model trained there may differ in last digits",
+            f"node {node_facts.host} has another processor ({features}): a model trained there may differ in last digits",
         )
-    if abs(late_s := there.epoch_s - now_s) > CLOCK_S:
-        ahead = f"{abs(late_s):.0f} s {'ahead of' if late_s > 0 else 'behind'}"
-        yield f"clock {there.host}", f"the clock of node {there.host} is {ahead} this computer's: so are times in the log"
-    if there.shared_bytes < store_bytes:
-        size = f"{there.shared_bytes >> 20} MiB, {store_bytes >> 20} are needed"
+    if abs(late_s := node_facts.epoch_s - now_s) > CLOCK_S:
+        clock_note = f"{abs(late_s):.0f} s {'ahead of' if late_s > 0 else 'behind'}"
+        yield f"clock {node_facts.host}", f"the clock of node {node_facts.host} is {clock_note} this computer's: so are times in the log"
+    if node_facts.shared_bytes < store_bytes:
+        size = f"{node_facts.shared_bytes >> 20} MiB, {store_bytes >> 20} are needed"
         yield (
-            f"shared {there.host}",
-            f"node {there.host}: /dev/shm has {size}: Ray uses its disk, which is slow; `docker run --shm-size` is larger",
+            f"shared {node_facts.host}",
+            f"node {node_facts.host}: /dev/shm has {size}: Ray uses its disk, which is slow; `docker run --shm-size` is larger",
         )

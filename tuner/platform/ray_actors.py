@@ -162,10 +162,10 @@ class RayActors:
         self.idle_s = idle_s
         self._name = f"tilefarm-{run_id}-{secrets.token_hex(3)}"  # one run may have several farms on one cluster
         self._running: dict[Actor, _Running] = {}
-        self._ended: queue.SimpleQueue[Actor] = queue.SimpleQueue()  # actors whose calls ended, once for each call
+        self._ended_calls: queue.SimpleQueue[Actor] = queue.SimpleQueue()  # actors whose calls ended, once for each call
         self._group: Any = None
         self._drains: DrainWatch | None = None
-        self._told = set[str]()  # nodes that will leave
+        self._reported_nodes = set[str]()  # nodes that will leave
         self._differences = set[str]()  # kinds of them that were said
         try:
             self.min_count = min_count or max(1, cluster_cpus()[0])
@@ -173,7 +173,7 @@ class RayActors:
             self._group = reserve_group(self.min_count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
-            self._drains, self._here = DrainWatch(), find_facts()
+            self._drains, self._driver_facts = DrainWatch(), find_facts()
         except BaseException:
             self.close()
             raise
@@ -214,22 +214,22 @@ class RayActors:
     def _await(self, actor: Actor, reference: Any) -> None:
         call = reference.future()
         self._running[actor].calls.append(call)
-        call.add_done_callback(lambda _: self._ended.put(actor))
+        call.add_done_callback(lambda _: self._ended_calls.put(actor))
 
     def share(self, value: Any) -> Any:
         with self._translate_errors():
             return ray.put(value)
 
     def events(self, patience_s: float) -> list[Event]:
-        ended, events = list[Actor](), list[Event]()
+        ended_actors, events = list[Actor](), list[Event]()
         with suppress(queue.Empty):
-            ended.append(self._ended.get(timeout=patience_s))
+            ended_actors.append(self._ended_calls.get(timeout=patience_s))
             while True:
-                ended.append(self._ended.get_nowait())
+                ended_actors.append(self._ended_calls.get_nowait())
         with self._translate_errors():
             self._say_late()
             self._connection.check()  # before actors lost with the cluster are taken for single deaths
-            for actor in ended:
+            for actor in ended_actors:
                 # a large result may arrive after the end of a later call
                 while (running := self._running.get(actor)) is not None and running.calls and running.calls[0].done():
                     events.append(self._event(actor, running))
@@ -239,17 +239,17 @@ class RayActors:
     def _drained(self, built: Sequence[Actor]) -> Iterator[Draining]:
         """Actors whose node will leave: those of nodes that were told since, and those just built."""
         assert self._drains is not None
-        leaving = self._drains.leaving
-        news = leaving.keys() - self._told
-        self._told |= news
+        seconds_left = self._drains.leaving
+        news = seconds_left.keys() - self._reported_nodes
+        self._reported_nodes |= news
         for node, count in Counter(running.node for running in self._running.values() if running.node in news).items():
-            when = "" if leaving[node] == inf else f" in {leaving[node] - time.monotonic():.0f} s"
-            self._say(f"node {node[:8]} leaves{when}; its {count} workers take no more work")
+            time_note = "" if seconds_left[node] == inf else f" in {seconds_left[node] - time.monotonic():.0f} s"
+            self._say(f"node {node[:8]} leaves{time_note}; its {count} workers take no more work")
         for actor in [*self._running] if news else built:
             running = self._running.get(actor)
-            if running is not None and running.node in leaving and not running.leaves:
+            if running is not None and running.node in seconds_left and not running.leaves:
                 running.leaves = True
-                yield Draining(actor, max(0.0, leaving[running.node] - time.monotonic()))
+                yield Draining(actor, max(0.0, seconds_left[running.node] - time.monotonic()))
 
     def close(self) -> None:
         """End the actors, release their resources, and leave Ray if this object joined it."""
@@ -269,8 +269,8 @@ class RayActors:
         if time.monotonic() < self._say_late_s:
             return
         self._say_late_s = float("inf")
-        if pending := [running.ready for running in self._running.values() if running.ready is not None and not running.extra]:
-            count = len(ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)[1])
+        if waiting_actors := [running.ready for running in self._running.values() if running.ready is not None and not running.extra]:
+            count = len(ray.wait(waiting_actors, num_returns=len(waiting_actors), timeout=0, fetch_local=False)[1])
             if count:
                 self._say(f"{count} of {self.min_count} workers have not started in {START_S:g} s: {start_trouble()}")
 
@@ -294,8 +294,8 @@ class RayActors:
         except RayError as error:
             self.kill(actor)  # an unreachable actor may be alive
             preempted = isinstance(error, RayActorError) and error.preempted
-            outside = preempted or isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
-            return Lost(actor, error_line(error), outside)
+            external = preempted or isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
+            return Lost(actor, error_line(error), external)
         if running.ready is not None:
             return self._built(actor, running, result)
         kind, content = result
@@ -308,9 +308,9 @@ class RayActors:
 
     def _built(self, actor: Actor, running: _Running, facts: NodeFacts) -> Event:
         running.ready, running.node, running.name = None, facts.node, facts.name
-        if (trouble := version_trouble(self._here, facts)) is not None:
+        if (trouble := version_trouble(self._driver_facts, facts)) is not None:
             return Raised(actor, BUILDING, BadInputError(trouble))
-        for kind, line in differences(self._here, facts, time.time(), STORE_BYTES):
+        for kind, line in differences(self._driver_facts, facts, time.time(), STORE_BYTES):
             if kind not in self._differences:
                 self._differences.add(kind)
                 self._say(line)

@@ -105,21 +105,21 @@ class Watch:
         return True
 
     def _watch(self) -> None:
-        silent_since: float | None = None
+        silence_begin_s: float | None = None
         reported = False
         while not self._stop.wait(WATCH_S):
-            now = time.monotonic()
+            now_s = time.monotonic()
             if not self._head_answers():
-                if silent_since is None:
-                    silent_since = now
+                if silence_begin_s is None:
+                    silence_begin_s = now_s
                 elif not reported:  # at the second silent check
                     reported = True
                     self._say(f"the Ray head at {self._head} does not answer; waiting {self._patience_s:g} s for it")
-                self._head_gone = now - silent_since >= self._patience_s
+                self._head_gone = now_s - silence_begin_s >= self._patience_s
             else:
                 if reported:
                     self._say(f"the Ray head at {self._head} is back")
-                silent_since, reported, self._head_gone = None, False, False
+                silence_begin_s, reported, self._head_gone = None, False, False
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Connection:
 
     def check(self) -> None:
         """Raise `ClusterGoneError` if Ray has ended under this driver."""
-        if self.watch is not None and (gone := self.watch.gone()):
-            raise ClusterGoneError(f"the Ray cluster went away ({gone}); what was measured is kept, --resume goes on with it")
+        if self.watch is not None and (loss := self.watch.gone()):
+            raise ClusterGoneError(f"the Ray cluster went away ({loss}); what was measured is kept, --resume goes on with it")
 
     def close(self) -> None:
         if self.watch is not None:
@@ -153,7 +153,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     """
     if ray.is_initialized():
         return Connection(owned=False)
-    wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    target = address or os.environ.get("RAY_ADDRESS") or "local"
     option, handler = "--address" if address else "RAY_ADDRESS", signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR}
     # Ray prints workers' output, and every worker's death, on stdout; programs may read JSON there, and the farm reports deaths itself
@@ -161,7 +161,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     # under `uv run` Ray would make a new environment for every worker, without the driver's packages; RAY_ENABLE_UV_RUN_RUNTIME_ENV
     # is read at the import of Ray, which may have happened
     ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
-    if wanted == "local":
+    if target == "local":
         provide_token()
         ray.init(
             address="local",
@@ -174,13 +174,13 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         )
         _tighten_token()
         return _join_cluster(handler)
-    if wanted != "auto":
-        require_token(wanted, option)
-        probe_head(wanted, option)
+    if target != "auto":
+        require_token(target, option)
+        probe_head(target, option)
     try:
-        ray.init(address=wanted, **quiet)
+        ray.init(address=target, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
+        raise BadInputError(f"{option} {target}: no Ray cluster: {' '.join(str(error).split())}") from None
     return _join_cluster(handler)
 
 
@@ -242,21 +242,21 @@ def probe_head(address: str, option: str = "--address") -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
         raise BadInputError(f"{option} {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
-    refused = f"{option} {address}: no Ray head answers there; start one with `ray start --head`, or leave {option} out"
+    refusal = f"{option} {address}: no Ray head answers there; start one with `ray start --head`, or leave {option} out"
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        raise BadInputError(f"{refused} ({error})") from None
+        raise BadInputError(f"{refusal} ({error})") from None
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         process = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
     except subprocess.TimeoutExpired:
-        raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
+        raise BadInputError(f"{refusal} (not within {HEALTH_S:.0f} s)") from None
     if process.returncode and "AuthToken" in process.stderr:
         # Ray's rule, kept: a token is never sent to an address that was merely given
         raise BadInputError(f"{option} {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
     if process.returncode:
-        raise BadInputError(refused)
+        raise BadInputError(refusal)
 
 
 def _tighten_token() -> None:

@@ -16,10 +16,10 @@ TOKEN = "RAY_AUTH_TOKEN"
 
 def ray_folder() -> Path:
     """Session folder of a local Ray: RAY_TMPDIR/ray, else the first usable of some.  Raises `BadInputError`."""
-    if given := os.environ.get("RAY_TMPDIR"):
-        folder = Path(given).absolute() / "ray"
-        if why := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else write_error(folder):
-            raise BadInputError(f"RAY_TMPDIR {given}: Ray cannot use {folder}: {why}; expected a short path that can be written")
+    if folder_name := os.environ.get("RAY_TMPDIR"):
+        folder = Path(folder_name).absolute() / "ray"
+        if reason := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else write_error(folder):
+            raise BadInputError(f"RAY_TMPDIR {folder_name}: Ray cannot use {folder}: {reason}; expected a short path that can be written")
         return folder
     common = Path("/tmp/ray")
     if os.access(common if common.exists() else common.parent, os.W_OK | os.X_OK):

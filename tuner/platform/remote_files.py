@@ -103,7 +103,7 @@ class RemotePath:
 
     def iterdir(self) -> Iterator[RemotePath]:
         """List this folder."""
-        return self._below(recursive=False)
+        return self._entries(recursive=False)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Find paths by one query for an entire folder, if the pattern has `**`."""
@@ -112,17 +112,17 @@ class RemotePath:
         while fixed and not set("*?[") & set(fixed[0]):
             folder, tail = folder / fixed.pop(0), tail.partition("/")[2]
         if folder.is_dir():
-            entries = folder._below(recursive="/" in tail)
-            yield from (one for one in entries if matches(str(PurePosixPath(one.location).relative_to(folder.location)), tail))
+            entries = folder._entries(recursive="/" in tail)
+            yield from (entry for entry in entries if matches(str(PurePosixPath(entry.location).relative_to(folder.location)), tail))
 
-    def _below(self, recursive: bool) -> Iterator[RemotePath]:
+    def _entries(self, recursive: bool) -> Iterator[RemotePath]:
         from pyarrow.fs import FileSelector
 
         with self._looking():
             infos = self.filesystem.get_file_info(FileSelector(self.location, recursive=recursive))
         for info in infos:
-            below = PurePosixPath(info.path).relative_to(self.location)
-            yield RemotePath(self.filesystem, info.path, f"{self.shown.rstrip('/')}/{below}", info)
+            relative_path = PurePosixPath(info.path).relative_to(self.location)
+            yield RemotePath(self.filesystem, info.path, f"{self.shown.rstrip('/')}/{relative_path}", info)
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a folder; nothing to do where folders are only prefixes of names."""
@@ -186,17 +186,17 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
-def place(where: str | Path | AnyPath) -> AnyPath:
+def place(location: str | Path | AnyPath) -> AnyPath:
     """Path of a user's text: a path on this computer, or a URL.  Raises `BadInputError` for a URL without a file system."""
-    if isinstance(where, LocalPath) or not isinstance(where, str | Path):
-        return where
-    return LocalPath(where) if isinstance(where, Path) or not is_url(where) else url_place(where)
+    if isinstance(location, LocalPath) or not isinstance(location, str | Path):
+        return location
+    return LocalPath(location) if isinstance(location, Path) or not is_url(location) else url_place(location)
 
 
-def store_place(where: str) -> AnyPath:
+def store_place(folder: str) -> AnyPath:
     """Path of `--store`: a folder, or a URL; `file://` becomes a local folder, since local files are durable and appear atomically.
     Raises `BadInputError` for a URL without a file system."""
-    location = place(where) if is_url(where) else LocalPath(where)
+    location = place(folder) if is_url(folder) else LocalPath(folder)
     return LocalPath(location.location) if isinstance(location, RemotePath) and location.filesystem.type_name == "local" else location
 
 
@@ -206,13 +206,13 @@ def url_place(text: str) -> RemotePath:
     from pyarrow.fs import FileSystem
 
     parts = urlsplit(text)
-    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    public_url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     try:
         filesystem, path = FileSystem.from_uri(text)
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-        why = " ".join(str(error).replace(text, shown).split())
-        raise BadInputError(f"{shown}: {why}; expected a path, or a URL such as file:///folder or s3://bucket/folder") from None
-    return RemotePath(filesystem, path, shown)
+        reason = " ".join(str(error).replace(text, public_url).split())
+        raise BadInputError(f"{public_url}: {reason}; expected a path, or a URL such as file:///folder or s3://bucket/folder") from None
+    return RemotePath(filesystem, path, public_url)
 
 
 def url_below(url: str, name: str) -> str:

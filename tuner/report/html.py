@@ -111,9 +111,9 @@ class Figures:
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """HTML table.  Columns with names that start with `<` are text (left), others numbers (right)."""
     kinds = [' class="text"' if name.startswith("<") else "" for name in columns]
-    head = "".join(f"<th{kind}>{as_text(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
+    head = "".join(f"<th{kind}>{cell_text(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{as_text(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{kind}>{cell_text(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -123,7 +123,7 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def as_text(cell: object) -> str:
+def cell_text(cell: object) -> str:
     """HTML of a plain text or number, also valid inside an attribute."""
     text = f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
     return escape(escape_line(text))
@@ -147,8 +147,8 @@ class Section(NamedTuple):
 
 def html_section(anchor: str, title: str, lead: str, *parts: str) -> Section:
     """Section of a page.  title: also in the navigation; parts: HTML; all others are text, with commands in `backticks`."""
-    lead_html = re.sub("`([^`]+)`", r"<code>\1</code>", as_text(lead))
-    html = f'<section id="{anchor}"><h2>{as_text(title)}</h2><p>{lead_html}</p>{"".join(parts)}</section>'
+    lead_html = re.sub("`([^`]+)`", r"<code>\1</code>", cell_text(lead))
+    html = f'<section id="{anchor}"><h2>{cell_text(title)}</h2><p>{lead_html}</p>{"".join(parts)}</section>'
     return Section(anchor, title, html)
 
 
@@ -156,23 +156,25 @@ def html_tabs(parts: dict[str, str]) -> str:
     """Tabs, one per part, in order; only the first is drawn at once."""
     names = list(parts)
     buttons = "".join(
-        f'<button data-level="{as_text(name)}" aria-selected="{str(name == names[0]).lower()}">{as_text(name)}</button>' for name in names
+        f'<button data-level="{cell_text(name)}" aria-selected="{str(name == names[0]).lower()}">{cell_text(name)}</button>'
+        for name in names
     )
     bodies = "".join(
-        f'<div class="level" data-level="{as_text(name)}"{"" if name == names[0] else " hidden"}>{body}</div>'
+        f'<div class="level" data-level="{cell_text(name)}"{"" if name == names[0] else " hidden"}>{body}</div>'
         for name, body in parts.items()
     )
     return f'<div class="tabs">{buttons}</div>{bodies}'
 
 
-def html_document(title: str, about: str, sections: Sequence[Section], again_s: int | None = None) -> str:
-    """Complete page.  title, about: text.  again_s: the browser reloads after this many seconds."""
+def html_document(title: str, subtitle: str, sections: Sequence[Section], again_s: int | None = None) -> str:
+    """Complete page.  title, subtitle: text.  again_s: the browser reloads after this many seconds."""
     refresh = "" if again_s is None else f'<meta http-equiv="refresh" content="{again_s}">'
-    nav = "".join(f'<a href="#{anchor}">{as_text(name)}</a>' for anchor, name, _ in sections)
+    nav = "".join(f'<a href="#{anchor}">{cell_text(name)}</a>' for anchor, name, _ in sections)
     body = "".join(part.html for part in sections)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'{refresh}<meta name="viewport" content="width=device-width, initial-scale=1"><title>{as_text(title)}</title><style>{_CSS}</style>'
-        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{as_text(title)}</h1><p>{as_text(about)}</p><nav>{nav}</nav></header>"
+        f'{refresh}<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{cell_text(title)}</title><style>{_CSS}</style>"
+        f"<script>{get_plotlyjs()}</script></head><body><header><h1>{cell_text(title)}</h1><p>{cell_text(subtitle)}</p><nav>{nav}</nav></header>"
         f"<main>{body}</main><footer>tilefarm</footer><script>{_SCRIPT}</script></body></html>"
     )

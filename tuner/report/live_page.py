@@ -28,15 +28,15 @@ def live_page(path: AnyPath) -> str:
     if run.summary is not None:
         return run_page(open_view(path))
     log, baseline, figures = read_progress_log(run), baseline_of(run), Figures()
-    now = progress_of_log(run, log)
-    rows = progress_rows(run, now, read_farm_progress(run, REAL.clock)).items()
+    progress = progress_of_log(run, log)
+    rows = progress_rows(run, progress, read_farm_progress(run, REAL.clock)).items()
     sections = [html_section("standing", "How far it is", _STANDING, html_table(("<what", "<now"), rows))]
-    if now.best:
-        sections.append(html_section("best", "Best so far", _BEST, html_table(BEST, best_rows(now, baseline))))
-    if log is not None and now.best and baseline:
+    if progress.best:
+        sections.append(html_section("best", "Best so far", _BEST, html_table(BEST, best_rows(progress, baseline))))
+    if log is not None and progress.best and baseline:
         copies = subgraph_copies(path)
-        drawn = figures.place(curves(over_time(asked_programs(log.table.to_pandas(), copies), copies, baseline)))
-        sections.append(html_section("search", "Against measured programs", "At 1 a program is as fast as the baseline.", drawn))
+        curve_figure = figures.place(curves(over_time(asked_programs(log.table.to_pandas(), copies), copies, baseline)))
+        sections.append(html_section("search", "Against measured programs", "At 1 a program is as fast as the baseline.", curve_figure))
     title = f"{run.identity['model']} on {run.identity['machine']}"
-    about = f"{run.identity['run']} · {run.state} · read at {datetime.now(UTC):%H:%M:%S} UTC, again every {AGAIN_S} s"
-    return html_document(title, about, sections, AGAIN_S)
+    subtitle = f"{run.identity['run']} · {run.state} · read at {datetime.now(UTC):%H:%M:%S} UTC, again every {AGAIN_S} s"
+    return html_document(title, subtitle, sections, AGAIN_S)

@@ -15,7 +15,7 @@ from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
-from tuner.report.html import Figures, as_text, count_text, error_text, html_document, html_section, html_table, html_tabs, preformatted
+from tuner.report.html import Figures, cell_text, count_text, error_text, html_document, html_section, html_table, html_tabs, preformatted
 from tuner.report.view import RunView
 from tuner.summary import HostNodeSummary
 
@@ -36,7 +36,7 @@ def run_page(run: RunView) -> str:
             "<h3>Against time</h3>",
             figures.place(search.best_so_far(run, by_time=True)),
             f"<h3>By what proposed the programs</h3><p>{_PROPOSED}</p>",
-            figures.place(search.by_proposer(run)),
+            figures.place(search.proposer_gains(run)),
         ),
         html_section(
             "plans",
@@ -61,9 +61,9 @@ def run_page(run: RunView) -> str:
     use = summary["measurements"]
     readings = sum(use[name] for name in ("search", "canary", "finals"))
     measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured by {readings:,} readings"
-    lost = f" · {run.lost:,} rows of its log were lost" if run.lost else ""
-    about = f"{summary['run']} · {run.compiled.types} · seed {summary['seed']} · {measured}{lost}"
-    return html_document(title, about, sections)
+    loss_note = f" · {run.lost:,} rows of its log were lost" if run.lost else ""
+    subtitle = f"{summary['run']} · {run.compiled.types} · seed {summary['seed']} · {measured}{loss_note}"
+    return html_document(title, subtitle, sections)
 
 
 _RESULT = (
@@ -114,14 +114,14 @@ def _result(summary: dict[str, Any]) -> str:
     levels: dict[str, Any] = summary["levels"]
     columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "speed-up", "roofline cycles", "of roofline", "DDR bytes",
                "ρ", "<plan")  # fmt: skip
-    shared = any(row.get("shared_moved_bytes") for row in levels.values())
+    has_shared = any(row.get("shared_moved_bytes") for row in levels.values())
     rows, errors = [], []
     for name, row in levels.items():
         plan = f"as {row['same_as']}" if row["same_as"] else row["plan"][:12]
         rows.append((
             name, str(Level.model_validate(row["ddr"])), row["cycles"], f"{row['latency_us']:,.1f}", row["baseline_layerwise_cycles"],
             speedup(row["speedup"]), row["roofline_cycles"], f"{row['roofline_cycles'] / row['cycles']:.0%}", row["ddr_bytes"],
-            f"{row['balance']:.2f}", plan, *([row["shared_moved_bytes"]] if shared else []),
+            f"{row['balance']:.2f}", plan, *([row["shared_moved_bytes"]] if has_shared else []),
         ))  # fmt: skip
         rounding = "" if row["rounding_rel_error"] is None else error_text(row["rounding_rel_error"])
         compared = row["limit_rel_error"] is not None
@@ -134,7 +134,7 @@ def _result(summary: dict[str, Any]) -> str:
     bound = _pace(summary.get("frames", 1), levels) + f"<h3>Bound</h3><p>{_BOUND}</p>" + html_table(BOUND_COLUMNS, bound_rows(levels))
     variants = bound + "<h3>Every variant at every level, cycles</h3>" + matrix
     return (
-        html_table((*columns, *(["shared memory bytes"] if shared else [])), rows)
+        html_table((*columns, *(["shared memory bytes"] if has_shared else [])), rows)
         + variants
         + "<h3>Values against onnxruntime</h3>"
         + values
@@ -160,22 +160,22 @@ def _fitting(cycles: int | str | None) -> int | str:
 def _robust(summary: dict[str, Any]) -> str:
     """Comparison of one program for all levels with each level's own."""
     first, *remarks = robust_lines(summary)
-    text = f"<h3>One program or one for each level</h3><p>{as_text(first)} {_ROBUST}</p>"
+    text = f"<h3>One program or one for each level</h3><p>{cell_text(first)} {_ROBUST}</p>"
     if summary["robust"] is not None:
         text += html_table(robust_columns(summary["robust"]), robust_rows(summary))
-    return text + ("<ul>" + "".join(f"<li>{as_text(line)}</li>" for line in remarks) + "</ul>" if remarks else "")
+    return text + ("<ul>" + "".join(f"<li>{cell_text(line)}</li>" for line in remarks) + "</ul>" if remarks else "")
 
 
 def _unconfirmed(summary: dict[str, Any]) -> str:
     """Warning about unconfirmed values, above all figures; empty for confirmed runs."""
-    lines = "".join(f"<li>{as_text(line)}</li>" for line in summary["unconfirmed"])
+    lines = "".join(f"<li>{cell_text(line)}</li>" for line in summary["unconfirmed"])
     text = f"<p><strong>The values of this run are not confirmed.</strong></p><ul>{lines}</ul>" if lines else ""
     weights = [
         (w["tensor"], "infinite" if w["largest"] is None else f"{w['largest']:.6g}", f"{w['held']:.6g}") for w in summary["weights_beyond"]
     ]
     if weights:
         note = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
-        text += f"<h3>Weights that {as_text(summary['dtype'])} does not hold</h3><p>Infinite in the file, or all 0.{note}</p>"
+        text += f"<h3>Weights that {cell_text(summary['dtype'])} does not hold</h3><p>Infinite in the file, or all 0.{note}</p>"
         text += html_table(("<weight", "largest in float32", "held"), weights[:_MOST])
     return text
 
@@ -192,9 +192,9 @@ def _pieces(summary: dict[str, Any]) -> str:
         share = summary["npu_mac_share"]
         work = f"{1 - share:.1%} of its multiply-adds" if share is not None else "with multiply-adds that cannot be counted"
         groups = host_groups([HostNodeSummary.model_validate(node) for node in host])
-        more = f" The {_MOST} reasons with the most work:" if len(groups) > _MOST else ""
+        limit_note = f" The {_MOST} reasons with the most work:" if len(groups) > _MOST else ""
         text += (
-            f"<h3>With the host</h3><p>{count_text(len(host), 'node')} of the model, {work}; no figure here has their time.{more}</p>"
+            f"<h3>With the host</h3><p>{count_text(len(host), 'node')} of the model, {work}; no figure here has their time.{limit_note}</p>"
         ) + html_table(
             ("nodes", "<operators", "MACs", "<the first", "<why"),
             [(len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.nodes[0].node, g.nodes[0].why) for g in groups[:_MOST]],
@@ -204,7 +204,7 @@ def _pieces(summary: dict[str, Any]) -> str:
 
 def _grouped(summary: dict[str, Any]) -> str:
     groups = summary.get("grouped")
-    return "" if groups is None else f"<p>{as_text(GroupStructure(**groups).line())}.</p>"
+    return "" if groups is None else f"<p>{cell_text(GroupStructure(**groups).line())}.</p>"
 
 
 def _crossings(run: RunView, figures: Figures) -> str:
@@ -215,8 +215,8 @@ def _crossings(run: RunView, figures: Figures) -> str:
     crossings = machine.crossings(run)
     if not crossings:
         return cost + "<p>No two variants cross on this range.</p>"
-    us = 1e6 / run.machine.clock_hz
-    rows = [(f"{c.share:.3f}", f"{c.cycles * us:,.1f}", c.lighter, c.heavier) for c in crossings]
+    us_per_cycle = 1e6 / run.machine.clock_hz
+    rows = [(f"{c.share:.3f}", f"{c.cycles * us_per_cycle:,.1f}", c.lighter, c.heavier) for c in crossings]
     return cost + "<h3>Crossings</h3>" + html_table(("at DDR share", "latency µs", "<faster above", "<faster below"), rows)
 
 

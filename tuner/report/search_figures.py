@@ -31,31 +31,31 @@ def best_so_far(run: Tuned, by_time: bool = False) -> go.Figure:
 
 def curves(table: pd.DataFrame, by_time: bool = False) -> go.Figure:
     """Curves of `best_so_far`, from the table of `over_time`."""
-    drawn = figure("seconds since the first program" if by_time else "measured programs", "speed-up over the baseline")
+    chart = figure("seconds since the first program" if by_time else "measured programs", "speed-up over the baseline")
     for i, (level, rows) in enumerate(table.groupby("level", sort=False)):
         best = rows["cycles"].to_numpy(np.float64)
         keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
         keep = np.unique([*keep, len(best) - 1])
-        drawn.add_scatter(
+        chart.add_scatter(
             x=rows["seconds" if by_time else "program"].to_numpy()[keep], y=rows["speedup"].to_numpy()[keep], customdata=best[keep],
             name=str(level), mode="lines+markers", line={"shape": "hv", "color": color(i)}, marker={"size": 4},
             hovertemplate="%{customdata:,.0f} cycles<br>%{y:.2f}x<extra>" + str(level) + "</extra>",
         )  # fmt: skip
-    return drawn
+    return chart
 
 
-def by_proposer(run: RunView) -> go.Figure:
+def proposer_gains(run: RunView) -> go.Figure:
     """Speed gained by the programs of each proposer, a bar for every level."""
     table = gains(run.log)
     names = list(dict.fromkeys(table["proposer"]))
-    drawn = figure("octaves that the best program became faster", "", 120 + 32 * len(names))
+    chart = figure("octaves that the best program became faster", "", 120 + 32 * len(names))
     for i, (level, rows) in enumerate(table.groupby("level", sort=False)):
-        drawn.add_bar(
+        chart.add_bar(
             x=rows["gain"], y=rows["proposer"], customdata=rows["programs"], name=str(level), orientation="h", marker={"color": color(i)},
             hovertemplate="%{y}: %{x:.3f} octaves, %{customdata:.1f} programs<extra>" + str(level) + "</extra>",
         )  # fmt: skip
-    drawn.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
-    return drawn
+    chart.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
+    return chart
 
 
 def predicted_against_measured(run: RunView) -> go.Figure:
@@ -63,22 +63,24 @@ def predicted_against_measured(run: RunView) -> go.Figure:
     rows = run.log[(run.log["status"] == "ok") & run.log["predicted_cycles"].notna() & (run.log["kind"] != "program")]
     if len(rows) > _SCATTER_POINTS:
         rows = rows.sample(_SCATTER_POINTS, random_state=0)
-    drawn = figure("predicted cycles", "measured cycles", 480)
-    for i, (name, of_predictor) in enumerate((("formula", rows["model_version"].isna()), ("model", rows["model_version"].notna()))):
-        part = rows[of_predictor]
+    chart = figure("predicted cycles", "measured cycles", 480)
+    for i, (name, selected) in enumerate((("formula", rows["model_version"].isna()), ("model", rows["model_version"].notna()))):
+        part = rows[selected]
         if len(part):
             text = part["level"].astype("str") + ", task " + part["task"].astype("str").str[:12]
-            drawn.add_scatter(
+            chart.add_scatter(
                 x=part["predicted_cycles"], y=part["cycles"], text=text, name=name, mode="markers",
                 marker={"size": 5, "opacity": 0.55, "color": color(1 - i)},
                 hovertemplate="%{text}<br>%{x:,.0f} predicted<br>%{y:,} measured",
             )  # fmt: skip
     if len(rows):
-        ends = [float(rows[["predicted_cycles", "cycles"]].min().min()), float(rows[["predicted_cycles", "cycles"]].max().max())]
-        drawn.update_xaxes(log_axis(*ends))
-        drawn.update_yaxes(log_axis(*ends))
-        drawn.add_scatter(x=ends, y=ends, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="equal", hoverinfo="skip")
-    return drawn
+        limits = [float(rows[["predicted_cycles", "cycles"]].min().min()), float(rows[["predicted_cycles", "cycles"]].max().max())]
+        chart.update_xaxes(log_axis(*limits))
+        chart.update_yaxes(log_axis(*limits))
+        chart.add_scatter(
+            x=limits, y=limits, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="equal", hoverinfo="skip"
+        )
+    return chart
 
 
 def prediction_quality(run: RunView) -> pd.DataFrame:
@@ -107,30 +109,30 @@ def worker_use(run: RunView) -> go.Figure:
     rows = run.log.drop_duplicates(["seq"])
     rows = rows[~rows["worker"].astype("str").str.startswith(WORKER)]  # looked up
     rows = rows[rows["worker"].astype("str") != "driver"] if (rows["worker"].astype("str") != "driver").any() else rows
-    drawn = figure("seconds since the first task", "share of time in measurements")
+    chart = figure("seconds since the first task", "share of time in measurements")
     if not len(rows):
-        return drawn
+        return chart
     seconds = (rows["time"] - rows["time"].min()).dt.total_seconds().to_numpy(np.float64)
     span = max(float(seconds.max()), 1e-3)
     bins = np.minimum((seconds / span * 20).astype(int), 19)
     for i, (worker, index) in enumerate(sorted(rows.groupby(rows["worker"].astype("str")).indices.items())):
-        busy = np.bincount(bins[index], rows["wall_s"].to_numpy(np.float64)[index], minlength=20) / (span / 20)
-        drawn.add_scatter(
+        busy_share = np.bincount(bins[index], rows["wall_s"].to_numpy(np.float64)[index], minlength=20) / (span / 20)
+        chart.add_scatter(
             x=(np.arange(20) + 0.5) * span / 20,
-            y=np.minimum(busy, 1.0),
+            y=np.minimum(busy_share, 1.0),
             name=worker,
             mode="lines",
             line={"color": color(i), "shape": "hvh"},
         )
-    drawn.update_yaxes(range=[0, 1.05], tickformat=".0%")
-    return drawn
+    chart.update_yaxes(range=[0, 1.05], tickformat=".0%")
+    return chart
 
 
 def boards(run: RunView) -> pd.DataFrame:
     """Table of boards: board, firmware, rows, lowest and highest canary drift, and flagged rows."""
     rows = run.log[run.log["drift"].notna()]
-    named = [rows[name].astype(object).fillna("not said") for name in ("board", "firmware")]
-    table = rows.groupby(named, sort=True).agg(
+    names = [rows[name].astype(object).fillna("not said") for name in ("board", "firmware")]
+    table = rows.groupby(names, sort=True).agg(
         rows=("drift", "size"), low=("drift", "min"), high=("drift", "max"), flagged=("drifted", "sum")
     )
     return table.reset_index(names=["board", "firmware"])

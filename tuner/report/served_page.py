@@ -22,13 +22,13 @@ class _Cached:
     """Text in a cache.  make: returns it."""
 
     def __init__(self, kind: str, make: Callable[[], str]) -> None:
-        self.kind, self._make, self._lock, self._text, self._made_at = kind, make, Lock(), b"", float("-inf")
+        self.kind, self._make, self._lock, self._text, self._made_at_s = kind, make, Lock(), b"", float("-inf")
 
     def text(self) -> bytes:
         """Text, rebuilt when it is old."""
         with self._lock:
-            if monotonic() - self._made_at >= AGAIN_S:
-                self._text, self._made_at = self._make().encode(), monotonic()
+            if monotonic() - self._made_at_s >= AGAIN_S:
+                self._text, self._made_at_s = self._make().encode(), monotonic()
             return self._text
 
 
@@ -68,12 +68,12 @@ class _Handler(BaseHTTPRequestHandler):
         # DNS rebinding: another site's page would send its own host name
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
-        elif (cached := self.server.cached.get(self.path)) is None:
+        elif (entry := self.server.cached.get(self.path)) is None:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
-            text = cached.text()
+            text = entry.text()
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", cached.kind)
+            self.send_header("Content-Type", entry.kind)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)

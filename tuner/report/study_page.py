@@ -17,7 +17,7 @@ from tuner.config import Choice, Range
 from tuner.cost_model.optuna_ranges import distribution
 from tuner.measure.merit import speedup
 from tuner.platform.files import AnyPath
-from tuner.report.html import Figures, as_text, count_text, html_document, html_section, html_table, html_tabs, preformatted
+from tuner.report.html import Figures, cell_text, count_text, html_document, html_section, html_table, html_tabs, preformatted
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.runs.study_summary import setting_text, study_summary
 
@@ -50,12 +50,12 @@ def study_page(folder: AnyPath) -> str:
     spans = {path: _span(span) for path, span in summary["parameters"].items()}
     figures = Figures()
     shares = importances(trial_rows, spans)
-    shown = figures.place(_importance(shares)) if shares else f"<p>Needs {_FEW} trials with different values.</p>"
+    importance = figures.place(_importance(shares)) if shares else f"<p>Needs {_FEW} trials with different values.</p>"
     sections = [
         html_section("result", "Result", _RESULT, _result(summary, trial_rows)),
         html_section("front", "Quality by readings", _FRONT, figures.place(_front(summary)) + _front_table(summary)),
         html_section("history", "History", _HISTORY, figures.place(_history(trial_rows))),
-        html_section("importance", "Which settings mattered", _IMPORTANCE, shown),
+        html_section("importance", "Which settings mattered", _IMPORTANCE, importance),
         html_section(
             "settings", "Setting by setting", _SETTINGS,
             html_tabs({name: figures.place(_slice(trial_rows, name, span)) for name, span in spans.items()}),
@@ -68,8 +68,8 @@ def study_page(folder: AnyPath) -> str:
     seeds = f"{count_text(len(summary['seeds']), 'seed')} per network"
     cost = f"{summary['cpu_s'] / 3600:.2f} CPU hours"
     trials = f"{summary['trials_done']} of {count_text(summary['trials_asked'], 'trial')}"
-    about = f"{summary['study']} · {trials} · {seeds} · {cost} · {', '.join(summary['models'])}"
-    return html_document(heading, about, sections)
+    subtitle = f"{summary['study']} · {trials} · {seeds} · {cost} · {', '.join(summary['models'])}"
+    return html_document(heading, subtitle, sections)
 
 
 def _span(raw: dict[str, Any]) -> Range | Choice:
@@ -94,13 +94,13 @@ def importances(trials: list[dict[str, Any]], spans: Mapping[str, Range | Choice
 
 def _result(summary: dict[str, Any], ran: list[dict[str, Any]]) -> str:
     best = summary["best"]
-    shown = {f"best: trial {best['trial']}": best}
+    tables = {f"best: trial {best['trial']}": best}
     first = next((trial for trial in ran if trial["number"] == 0), None)
     if first is not None and best["trial"] != 0:
-        shown["start: trial 0"] = first
-    rows = [("speed-up", *(_times(trial["value"]) for trial in shown.values()))]
-    rows += [(name, *(setting_text(trial["params"][name]) for trial in shown.values())) for name in best["params"]]
-    return html_table(("<", *shown), rows)
+        tables["start: trial 0"] = first
+    rows = [("speed-up", *(_times(trial["value"]) for trial in tables.values()))]
+    rows += [(name, *(setting_text(trial["params"][name]) for trial in tables.values())) for name in best["params"]]
+    return html_table(("<", *tables), rows)
 
 
 def _times(value: float) -> str:
@@ -108,11 +108,11 @@ def _times(value: float) -> str:
 
 
 def _history(ran: list[dict[str, Any]]) -> go.Figure:
-    drawn = figure("trial", _AXIS)
-    drawn.add_scatter(
+    chart = figure("trial", _AXIS)
+    chart.add_scatter(
         x=[t["number"] for t in ran], y=[math.exp(-t["value"]) for t in ran], name="trial", mode="markers",
         marker={"size": 8, "color": PALETTE[0]},
-        text=["<br>".join(f"{as_text(k)} = {as_text(setting_text(v))}" for k, v in t["params"].items()) for t in ran],
+        text=["<br>".join(f"{cell_text(k)} = {cell_text(setting_text(v))}" for k, v in t["params"].items()) for t in ran],
         hovertemplate="trial %{x}: %{y:.4f}x<br>%{text}<extra></extra>",
     )  # fmt: skip
     best, x, y = math.inf, [], []
@@ -120,10 +120,10 @@ def _history(ran: list[dict[str, Any]]) -> go.Figure:
         best = min(best, trial["value"])
         x.append(trial["number"])
         y.append(math.exp(-best))
-    drawn.add_scatter(x=x, y=y, name="best so far", mode="lines", line={"shape": "hv", "color": PALETTE[2]})
-    drawn.update_xaxes(range=[-0.5, ran[-1]["number"] + 0.5], dtick=math.ceil((ran[-1]["number"] + 1) / 12))
-    drawn.update_yaxes(range=_range(ran))
-    return drawn
+    chart.add_scatter(x=x, y=y, name="best so far", mode="lines", line={"shape": "hv", "color": PALETTE[2]})
+    chart.update_xaxes(range=[-0.5, ran[-1]["number"] + 0.5], dtick=math.ceil((ran[-1]["number"] + 1) / 12))
+    chart.update_yaxes(range=_range(ran))
+    return chart
 
 
 def _range(ran: list[dict[str, Any]]) -> list[float]:
@@ -135,58 +135,58 @@ def _range(ran: list[dict[str, Any]]) -> list[float]:
 
 def _importance(shares: dict[str, float]) -> go.Figure:
     names = list(shares)[::-1]
-    drawn = figure("share", "", 120 + 34 * len(names))
-    drawn.add_bar(x=[shares[name] for name in names], y=names, orientation="h", marker={"color": PALETTE[0]})
-    drawn.update_layout(margin={"l": 200}, showlegend=False)
-    drawn.update_xaxes(tickformat=".0%")
-    return drawn
+    chart = figure("share", "", 120 + 34 * len(names))
+    chart.add_bar(x=[shares[name] for name in names], y=names, orientation="h", marker={"color": PALETTE[0]})
+    chart.update_layout(margin={"l": 200}, showlegend=False)
+    chart.update_xaxes(tickformat=".0%")
+    return chart
 
 
 def _slice(ran: list[dict[str, Any]], name: str, span: Range | Choice) -> go.Figure:
-    drawn = figure(name, _AXIS)
-    drawn.add_scatter(
+    chart = figure(name, _AXIS)
+    chart.add_scatter(
         x=[trial["params"][name] for trial in ran], y=[math.exp(-trial["value"]) for trial in ran], mode="markers",
         marker={
             "size": 8, "color": [trial["number"] for trial in ran], "colorscale": "Blues", "line": {"width": 1, "color": MUTED},
         },
         customdata=[trial["number"] for trial in ran], hovertemplate="%{x}: %{y:.4f}x, trial %{customdata}<extra></extra>",
     )  # fmt: skip
-    drawn.update_yaxes(range=_range(ran))
+    chart.update_yaxes(range=_range(ran))
     if isinstance(span, Choice):
-        drawn.update_xaxes(type="category", categoryorder="array", categoryarray=list(span.choices))
-        return drawn
-    ends = [end(span_end, *(trial["params"][name] for trial in ran)) for end, span_end in ((min, span.low), (max, span.high))]
-    if span.log and ends[0] > 0:
-        drawn.update_xaxes(log_axis(*ends))
+        chart.update_xaxes(type="category", categoryorder="array", categoryarray=list(span.choices))
+        return chart
+    limits = [end(span_end, *(trial["params"][name] for trial in ran)) for end, span_end in ((min, span.low), (max, span.high))]
+    if span.log and limits[0] > 0:
+        chart.update_xaxes(log_axis(*limits))
     else:
-        edge = 0.03 * (ends[1] - ends[0])
-        drawn.update_xaxes(range=[ends[0] - edge, ends[1] + edge])
-    return drawn
+        edge = 0.03 * (limits[1] - limits[0])
+        chart.update_xaxes(range=[limits[0] - edge, limits[1] + edge])
+    return chart
 
 
 def _front(summary: dict[str, Any]) -> go.Figure:
     """Curves of all trials, the first trial's curve and the front."""
-    counts, drawn = summary["counts"], figure("readings of a search", _AXIS)
+    counts, chart = summary["counts"], figure("readings of a search", _AXIS)
     finished_trials = [trial for trial in summary["trials"] if trial["curve"] and trial["error"] is None]
     for index, trial in enumerate(finished_trials):
         start = trial["number"] == 0
-        drawn.add_scatter(
+        chart.add_scatter(
             x=counts[: len(trial["curve"])], y=[math.exp(-value) for value in trial["curve"]], mode="lines",
             name="start: trial 0" if start else "trials", legendgroup=str(start), showlegend=start or index == next(
-                (k for k, later in enumerate(finished_trials) if later["number"]), -1
+                (k for k, other in enumerate(finished_trials) if other["number"]), -1
             ),
             line={"width": 2 if start else 1, "color": PALETTE[0] if start else MUTED},
             hovertemplate=f"trial {trial['number']}: %{{y:.4f}}x after %{{x:,}}<extra></extra>",
         )  # fmt: skip
     front = summary["front"]
-    drawn.add_scatter(
+    chart.add_scatter(
         x=[point["readings"] for point in front], y=[math.exp(-point["value"]) for point in front], name="front", mode="lines+markers",
         line={"width": 3, "color": PALETTE[2]}, customdata=[point["trial"] for point in front],
         hovertemplate="%{y:.4f}x after %{x:,}, trial %{customdata}<extra></extra>",
     )  # fmt: skip
     if len(counts) > 1:
-        drawn.update_xaxes(log_axis(counts[0], counts[-1]))
-    return drawn
+        chart.update_xaxes(log_axis(counts[0], counts[-1]))
+    return chart
 
 
 def _front_table(summary: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from simulator.npu.errors import BadInputError
 from tuner.measure.merit import speedup
 from tuner.platform.files import AnyPath
-from tuner.report.html import Figures, as_text, count_text, error_text, html_document, html_section, html_table, html_tabs
+from tuner.report.html import Figures, cell_text, count_text, error_text, html_document, html_section, html_table, html_tabs
 from tuner.report.style import color, figure
 from tuner.runs.list_runs import ENDED
 from tuner.runs.sweep_progress import read_index
@@ -24,52 +24,52 @@ _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be
 def sweep_page(folder: AnyPath) -> str:
     """Complete page of a sweep's folder.  Raises `BadInputError` before the first cell has ended."""
     index = read_index(folder)
-    done = index[index["state"].isin(ENDED)]
-    if not len(done):
+    ended = index[index["state"].isin(ENDED)]
+    if not len(ended):
         raise BadInputError(f"{folder}: none of {index['path'].nunique()} runs has ended; nothing to report")
     figures = Figures()
-    machines = list(dict.fromkeys(done["machine"]))
-    spread = {machine: figures.place(_spread(done[done["machine"] == machine])) for machine in machines}
+    machines = list(dict.fromkeys(ended["machine"]))
+    charts = {machine: figures.place(_gain_chart(ended[ended["machine"] == machine])) for machine in machines}
     sections = [
         html_section(
-            "speed-up", "Speed-up by model and level", _GAIN, html_tabs({m: _gains(done[done["machine"] == m]) for m in machines})
+            "speed-up", "Speed-up by model and level", _GAIN, html_tabs({m: _gains(ended[ended["machine"] == m]) for m in machines})
         ),
-        html_section("seeds", "Speed-up by seed", _SPREAD, html_tabs(spread)),
-        html_section("runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
-        html_section("left", "Failed, not confirmed, or not run yet", _LEFT, _left(index)),
+        html_section("seeds", "Speed-up by seed", _SPREAD, html_tabs(charts)),
+        html_section("runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(ended)),
+        html_section("left", "Failed, not confirmed, or not run yet", _LEFT, _unfinished_rows(index)),
     ]
     title = f"Sweep of {count_text(index['model'].nunique(), 'model')} on {', '.join(machines)}"
-    runs = f"{done['path'].nunique()} of {count_text(index['path'].nunique(), 'run')} done"
-    about = f"{folder.resolve().name} · {runs} · {count_text(index['seed'].nunique(), 'seed')}"
-    return html_document(title, about, sections)
+    runs = f"{ended['path'].nunique()} of {count_text(index['path'].nunique(), 'run')} done"
+    subtitle = f"{folder.resolve().name} · {runs} · {count_text(index['seed'].nunique(), 'seed')}"
+    return html_document(title, subtitle, sections)
 
 
-def _gains(done: pd.DataFrame) -> str:
-    levels = list(dict.fromkeys(done["level"]))
+def _gains(ended: pd.DataFrame) -> str:
+    levels = list(dict.fromkeys(ended["level"]))
     rows = []
-    for model, part in done.groupby("model", sort=False):
+    for model, part in ended.groupby("model", sort=False):
         cells = []
         for level in levels:
             gain = part.loc[part["level"] == level, "speedup"]
-            spread = f" ({speedup(gain.min())} … {speedup(gain.max())})" if len(gain) > 1 else ""
-            cells.append(speedup(gain.median()) + spread)
+            range_note = f" ({speedup(gain.min())} … {speedup(gain.max())})" if len(gain) > 1 else ""
+            cells.append(speedup(gain.median()) + range_note)
         rows.append((model, *cells))
     return html_table(("<model", *levels), rows)
 
 
-def _spread(done: pd.DataFrame) -> go.Figure:
-    drawn = figure("", "speed-up over the baseline", 440)
-    for i, (level, part) in enumerate(done.groupby("level", sort=False)):
-        drawn.add_box(
-            x=part["model"].map(as_text), y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
+def _gain_chart(ended: pd.DataFrame) -> go.Figure:
+    chart = figure("", "speed-up over the baseline", 440)
+    for i, (level, part) in enumerate(ended.groupby("level", sort=False)):
+        chart.add_box(
+            x=part["model"].map(cell_text), y=part["speedup"], name=str(level), boxpoints="all", pointpos=0, jitter=0.4, hoveron="points",
             marker={"size": 8, "color": color(i), "opacity": 0.75}, text="seed " + part["seed"].astype("str"),
             fillcolor="rgba(0,0,0,0)", line={"color": "rgba(0,0,0,0)"},  # points side by side, without a box over them
         )  # fmt: skip
-    drawn.update_layout(boxmode="group")
-    return drawn
+    chart.update_layout(boxmode="group")
+    return chart
 
 
-def _runs(done: pd.DataFrame) -> str:
+def _runs(ended: pd.DataFrame) -> str:
     columns = ("<run", "<level", "cycles", "latency µs", "speed-up", "roofline cycles", "of roofline", "max error", "programs", "wall s")
     rows = [
         (
@@ -77,13 +77,13 @@ def _runs(done: pd.DataFrame) -> str:
             f"{r['latency_us']:,.1f}", speedup(r["speedup"]), int(r["roofline_cycles"]), f"{r['roofline_cycles'] / r['cycles']:.0%}",
             error_text(r["max_rel_error"]), int(r["candidates"]), f"{r['wall_s']:,.0f}",
         )
-        for r in done.to_dict("records")
+        for r in ended.to_dict("records")
     ]  # fmt: skip
     return html_table(columns, rows)
 
 
-def _left(index: pd.DataFrame) -> str:
-    pending = index[index["state"] != "done"].drop_duplicates("path")
-    if not len(pending):
+def _unfinished_rows(index: pd.DataFrame) -> str:
+    unfinished = index[index["state"] != "done"].drop_duplicates("path")
+    if not len(unfinished):
         return "<p>None.</p>"
-    return html_table(("<run", "<state", "<why"), pending[["path", "state", "error"]].itertuples(index=False, name=None))
+    return html_table(("<run", "<state", "<why"), unfinished[["path", "state", "error"]].itertuples(index=False, name=None))

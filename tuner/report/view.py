@@ -94,9 +94,9 @@ class RunView:
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
-def open_view(where: AnyPath | str) -> RunView:
+def open_view(folder: AnyPath | str) -> RunView:
     """Read a run folder, or the URL of one.  Raises `BadInputError` for other folders and unfinished runs."""
-    path = place(where) if isinstance(where, str) else where
+    path = place(folder) if isinstance(folder, str) else folder
     run = open_run(path)
     if run.summary is None:
         raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")

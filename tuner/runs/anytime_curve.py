@@ -31,10 +31,10 @@ def best_after(log: pd.DataFrame, copies: dict[str, int], levels: Sequence[str],
     return curves
 
 
-def readings_for(log: pd.DataFrame, copies: dict[str, int], programs: int) -> int:
+def needed_readings(log: pd.DataFrame, copies: dict[str, int], programs: int) -> int:
     """Readings until the first `programs` programs were measured, or all programs if there are fewer.  Arguments as `best_after`."""
-    spent = whole_programs(_with_spent_readings(log, copies)).drop_duplicates(["search", "seq"])["spent"].to_numpy(np.int64)
-    return int(spent[min(programs, len(spent)) - 1]) if len(spent) else 0
+    readings = whole_programs(_with_spent_readings(log, copies)).drop_duplicates(["search", "seq"])["spent"].to_numpy(np.int64)
+    return int(readings[min(programs, len(readings)) - 1]) if len(readings) else 0
 
 
 def _with_spent_readings(log: pd.DataFrame, copies: dict[str, int]) -> pd.DataFrame:

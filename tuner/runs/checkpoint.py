@@ -73,10 +73,12 @@ class Checkpoint:
             raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
         if run != self.log.origin.run:
             raise BadInputError(f"{path}: made for run {run}, not for {self.log.origin.run}; remove it to start from the log alone")
-        lost, missing = self.log.lost.get("tasks", 0), self.log.numbers.missing(state["numbers"])
-        if lost or missing:
+        lost_tasks, missing = self.log.lost.get("tasks", 0), self.log.numbers.missing(state["numbers"])
+        if lost_tasks or missing:
             # the search state includes the lost tasks, but the log, which later steps read, does not
-            counts = " and ".join(f"{count} {noun}" for count, noun in ((missing, "measured tasks"), (lost, "rows of tasks/")) if count)
+            counts = " and ".join(
+                f"{count} {noun}" for count, noun in ((missing, "measured tasks"), (lost_tasks, "rows of tasks/")) if count
+            )
             raise BadInputError(
                 f"{path}: counts what is not there, since {counts} were lost; remove it, and --resume measures from the start, "
                 f"and logs what is missing"

@@ -61,12 +61,14 @@ def gains(log: pd.DataFrame) -> pd.DataFrame:
     gain: octaves by which a search's best program became faster.  The moves of one program share its gain equally.
     """
     rows = whole_programs(log).sort_values("seq", kind="stable")
-    names = pd.Series([by.split(",") if isinstance(by, str) else ["not said"] for by in rows["proposed_by"]], rows.index)
+    names = pd.Series(
+        [proposers.split(",") if isinstance(proposers, str) else ["not said"] for proposers in rows["proposed_by"]], rows.index
+    )
     count = names.map(len)
-    by = [rows["run"].astype("str"), rows["level"].astype("str")]
-    best = rows["cycles"].astype("float64").groupby(by).cummin()
-    gain = np.log2(best.groupby(by).shift().fillna(best) / best)
-    shares = pd.DataFrame({"level": by[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
+    proposers = [rows["run"].astype("str"), rows["level"].astype("str")]
+    best = rows["cycles"].astype("float64").groupby(proposers).cummin()
+    gain = np.log2(best.groupby(proposers).shift().fillna(best) / best)
+    shares = pd.DataFrame({"level": proposers[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
     totals = shares.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
     order = totals.groupby("proposer")["gain"].transform("sum")
     return totals.assign(order=order).sort_values(["order", "proposer"], ascending=[False, True], kind="stable").drop(columns="order")

@@ -17,10 +17,10 @@ JOINING = 0.25  # share of all workers
 
 
 class LimitRule(NamedTuple):
-    """Rule.  holds: whether it applies to a state.  text: for a person, a format of the state's fields."""
+    """Rule.  applies: whether it applies to a state.  text: for a person, a format of the state's fields."""
 
     name: str
-    holds: Callable[[FarmState], bool]
+    applies: Callable[[FarmState], bool]
     text: str
 
     def sentence(self, state: FarmState) -> str:
@@ -72,6 +72,6 @@ LIMITS = (
 )
 
 
-def limit_of(state: FarmState) -> LimitRule:
+def farm_limit(state: FarmState) -> LimitRule:
     """First rule that holds."""
-    return next(limit for limit in LIMITS if limit.holds(state))
+    return next(limit for limit in LIMITS if limit.applies(state))

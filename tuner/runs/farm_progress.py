@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.npu.errors import BadInputError
 from tuner.platform.interfaces import Clock
-from tuner.runs.farm_limits import limit_of
+from tuner.runs.farm_limits import farm_limit
 from tuner.runs.farm_state import FarmState, read_farm_state
 from tuner.runs.folder import read_json
 from tuner.runs.list_runs import ENDED, RunEntry, budget_of
@@ -27,7 +27,7 @@ class FarmProgress:
     def to_json(self) -> dict[str, Any]:
         """Entries of `status --json`; null where the run is not active."""
         state = self.state
-        rule = None if state is None else limit_of(state)
+        rule = None if state is None else farm_limit(state)
         workers = None if state is None else {"busy": state.busy, "idle": state.idle, "joining": state.joining}
         return {
             "nodes": None if state is None else dict(state.nodes),

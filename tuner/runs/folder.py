@@ -161,15 +161,15 @@ class RunFolder(Generic[P]):
         if path.exists() and not path.is_dir():
             raise BadInputError(f"--out {path}: a file is there; give a folder that is new or empty")
         try:
-            self._before: list[str] | None = _names(path) if path.exists() else None
+            self._former_names: list[str] | None = _names(path) if path.exists() else None
         except OSError as error:
             raise BadInputError(f"--out {path}: cannot be read: {error.strerror}") from None
-        if self._before is None:
+        if self._former_names is None:
             try:
                 make_folder(path)
             except OSError as error:
                 raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
-        elif not (path / IDENTITY).exists() and (foreign := sorted(filter(_is_foreign, self._before))):
+        elif not (path / IDENTITY).exists() and (foreign := sorted(filter(_is_foreign, self._former_names))):
             raise BadInputError(f"--out {path}: holds other files ({', '.join(foreign[:3])}); give a folder that is new or empty")
         self._lock = self._locked()
         try:
@@ -178,7 +178,7 @@ class RunFolder(Generic[P]):
                 _ensure_folder(path / name)
             for folder in (path, *(path / name for name in folders)):
                 remove_leftovers(folder)
-            if self._before is not None:
+            if self._former_names is not None:
                 with suppress(PermissionError):  # a parent without read permission has not been changed
                     path.parent.fsync()  # the process that created it may have been killed before its name was durable
         except OSError as error:
@@ -201,7 +201,7 @@ class RunFolder(Generic[P]):
         """Remove everything that this session created, unless there are results."""
         if any(result_file for pattern in _RESULTS for result_file in self.path.glob(pattern)):
             return
-        brought = set(_names(self.path)) - set(self._before or ())
+        brought = set(_names(self.path)) - set(self._former_names or ())
         trash = self.path / TMP / "gone"
         if trash.exists():
             trash.remove()
@@ -219,7 +219,7 @@ class RunFolder(Generic[P]):
         trash.remove()
         for name in sorted(brought & {LOCK, TMP}):
             (self.path / name).remove()
-        if self._before is None:
+        if self._former_names is None:
             self.path.remove()
 
     def close(self) -> None:

@@ -49,9 +49,9 @@ def kind_of(path: AnyPath) -> Kind:
     return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
 
 
-def open_run(where: AnyPath | Path | str) -> RunEntry:
+def open_run(folder: AnyPath | Path | str) -> RunEntry:
     """Open a run.  Raises `BadInputError` for other folders, and for a summary of another version."""
-    path = place(where)
+    path = place(folder)
     kind = kind_of(path)
     if kind == "sweep":
         raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
@@ -73,9 +73,9 @@ def _read_summary(path: AnyPath) -> dict[str, Any]:
     return dict(summary)
 
 
-def find_runs(where: AnyPath | Path | str) -> Iterator[RunEntry]:
+def find_runs(root: AnyPath | Path | str) -> Iterator[RunEntry]:
     """Find all runs in a folder and below, sorted by path."""
-    folder = place(where)
+    folder = place(root)
     if not folder.is_dir():
         raise BadInputError(f"{folder}: not a folder")
     for identity_path in sorted(folder.glob(f"**/{IDENTITY}"), key=lambda path: str(path).split("/")):

@@ -121,8 +121,8 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
         read_dataset(folder, name, ())  # raises with the reason
     if gaps := sorted({*range(len(numbers))} - {*numbers}):
         raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
-    stored = _read(folder, 0).schema
-    version = schema_version(stored, folder)
+    stored_schema = _read(folder, 0).schema
+    version = schema_version(stored_schema, folder)
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
     if version == SCHEMA_VERSION:
@@ -130,14 +130,14 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
     missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
     if missing:
         raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")
-    return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(stored, folder, name)
+    return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(stored_schema, folder, name)
 
 
-def _today(stored: pa.Schema, folder: AnyPath, name: str) -> pa.Schema:
+def _today(stored_schema: pa.Schema, folder: AnyPath, name: str) -> pa.Schema:
     if name == "log":
         return log_schema()
     try:
-        sets = json.loads((stored.metadata or {})[b"feature_sets"])
+        sets = json.loads((stored_schema.metadata or {})[b"feature_sets"])
     except (KeyError, ValueError):
         raise BadInputError(f"{folder}: its schema does not say which features its columns are (feature_sets)") from None
     return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
@@ -153,8 +153,8 @@ def _walked(folder: AnyPath, name: str, path: list[MigrationStep], schema: pa.Sc
         if index >= 0:
             table = table.set_column(index, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int16()))
         if set(table.column_names) != set(schema.names):
-            wrong = sorted(set(table.column_names) ^ set(schema.names))
-            raise BadInputError(f"{folder / part_name(number)}: columns {', '.join(wrong[:4])} are not those of today's schema")
+            odd_columns = sorted(set(table.column_names) ^ set(schema.names))
+            raise BadInputError(f"{folder / part_name(number)}: columns {', '.join(odd_columns[:4])} are not those of today's schema")
         try:
             yield pa.Table.from_arrays([table[field.name].cast(field.type) for field in schema], schema=schema)
         except pa.ArrowException as error:

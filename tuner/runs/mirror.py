@@ -74,11 +74,11 @@ class Mirror:
         self.folder, self.to, self._clock, self._say = folder, to, world.clock, say
         self._datasets, self._files = datasets, files
         self._next = dict.fromkeys(datasets, 0)
-        self._there: dict[str, tuple[int, int]] = {}
+        self._copied: dict[str, tuple[int, int]] = {}
         self._failing, self._wait_s = False, POLL_S
         try:
             self._adopt()
-            self._put(IDENTITY, (folder / IDENTITY).read_bytes())
+            self._write(IDENTITY, (folder / IDENTITY).read_bytes())
         except OSError as error:
             raise BadInputError(f"--mirror {to}: cannot be written: {_line(error)}") from None
         self._steps = world.threads.repeat("mirror", self._step, POLL_S)
@@ -102,10 +102,10 @@ class Mirror:
                 self._copy()
                 return
             except _FAILS as error:
-                why = _line(error)
+                reason = _line(error)
             if last < TRIES - 1:
                 self._clock.sleep(POLL_S * 2**last)
-        raise MirrorError(f"--mirror {self.to}: not all of {self.folder} is there: {why}; --resume copies the rest")
+        raise MirrorError(f"--mirror {self.to}: not all of {self.folder} is there: {reason}; --resume copies the rest")
 
     def _step(self) -> float:
         try:
@@ -133,8 +133,10 @@ class Mirror:
             sizes = _sizes(self.to / name)
             parts = {part for part in sizes if not part.startswith(".")}
             # part 0 has no rows; a session without results removes its own
-            if more := sorted(parts - {part_name(number) for number in (0, *numbers)}):
-                raise BadInputError(f"--mirror {self.to}: holds {name}/{more[0]} of {copied['run']}, {self.folder} does not; give another")
+            if unknown := sorted(parts - {part_name(number) for number in (0, *numbers)}):
+                raise BadInputError(
+                    f"--mirror {self.to}: holds {name}/{unknown[0]} of {copied['run']}, {self.folder} does not; give another"
+                )
             for number in numbers:
                 part = part_name(number)
                 if sizes.get(part) != (self.folder / name / part).version()[1]:
@@ -148,29 +150,29 @@ class Mirror:
         for name, stop in reversed(parts):
             for number in range(self._next[name], stop):
                 part = f"{name}/{part_name(number)}"
-                self._put(part, (self.folder / part).read_bytes())
+                self._write(part, (self.folder / part).read_bytes())
                 self._next[name] = number + 1
         for file in reversed(files):
-            self._put(file.name, file.data)
-            self._there[file.name] = file.version
+            self._write(file.name, file.data)
+            self._copied[file.name] = file.version
 
     def _changed_files(self) -> Iterator[_File]:
         """Files that differ from their copies, the last one first."""
         for pattern in reversed(self._files):
             for path in sorted(self.folder.glob(pattern), key=str, reverse=True):
                 name, version = str(path).removeprefix(f"{self.folder}/"), path.version()
-                if self._there.get(name) != version:
+                if self._copied.get(name) != version:
                     yield _File(name, version, path.read_bytes())
 
     def _published(self, name: str) -> int:
         """Number of counted parts: an uncounted part may vanish in a crash."""
         return (read_counts(self.folder) or {}).get(name, Count()).parts
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes) -> None:
         """Write a file atomically."""
-        to = self.to / name
-        to.parent.mkdir(parents=True, exist_ok=True)
-        put_atomically(to, [data])
+        target = self.to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        put_atomically(target, [data])
 
 
 def _sizes(folder: AnyPath) -> dict[str, int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.log.drift import boards_of
+from tuner.log.drift import board_names
 from tuner.log.part_counts import Count, read_counts
 from tuner.log.read import Table, read_table
 from tuner.runs.list_runs import RunEntry, budget_of
@@ -99,7 +99,7 @@ def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
         return RunProgress(
             programs=0, tasks=0, failures={}, best={}, first={}, last_row=None, of=program_budget, left_s=None, of_readings=reading_budget
         )
-    table, lost = log
+    table, lost_rows = log
     copies = subgraph_copies(run.path)
     readings = int(_numbers(table["readings"]).sum())
     programs = _programs(table)
@@ -109,8 +109,8 @@ def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
     task_status = status[tasks]
     failed, counts = np.unique(task_status[task_status != "ok"], return_counts=True)
     # cycles per level
-    ends = {level: _first_and_best(programs.select(programs.level == level), copies) for level in run.levels}
-    complete_ends = {level: first_and_best for level, first_and_best in ends.items() if first_and_best is not None}
+    first_and_last = {level: _first_and_best(programs.select(programs.level == level), copies) for level in run.levels}
+    complete_ends = {level: first_and_best for level, first_and_best in first_and_last.items() if first_and_best is not None}
     last_row = _EPOCH + timedelta(microseconds=int(_numbers(table["time"]).max())) if len(names) else None
     programs_left = _programs_left(program_budget, reading_budget, programs.measured, readings)
     return RunProgress(
@@ -122,10 +122,10 @@ def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
         last_row=last_row,
         of=program_budget,
         left_s=_left_s(programs.time_us, programs_left),
-        lost=lost,
+        lost=lost_rows,
         readings=readings,
         of_readings=reading_budget,
-        boards=boards_of(table),
+        boards=board_names(table),
         drifted=sum(chunk.true_count for chunk in table["drifted"].chunks),
     )
 
@@ -183,11 +183,11 @@ def _first_and_best(programs: _Programs, copies: dict[str, int]) -> tuple[int, i
 
     None if a subgraph has no program.
     """
-    by_search = [(programs.cycles[programs.run == name], count) for name, count in copies.items()] or [(programs.cycles, 1)]
-    if any(not len(cycles) for cycles, _ in by_search):
+    searches = [(programs.cycles[programs.run == name], count) for name, count in copies.items()] or [(programs.cycles, 1)]
+    if any(not len(cycles) for cycles, _ in searches):
         return None
-    first = sum(int(cycles[0]) * count for cycles, count in by_search)
-    best = sum(int(cycles.min()) * count for cycles, count in by_search)
+    first = sum(int(cycles[0]) * count for cycles, count in searches)
+    best = sum(int(cycles.min()) * count for cycles, count in searches)
     return first, best
 
 
@@ -235,12 +235,12 @@ def compare_runs(base: RunEntry, newer: RunEntry, force: bool = False) -> Compar
     # logs, boards and subgraphs
     runs = (base, newer)
     logs = [read_table(run.path, "log", (*_COLUMNS, "board", "firmware")) for run in runs]
-    base_boards, newer_boards = (", ".join(boards_of(log.table)) or "none that has a name" for log in logs)
+    base_boards, newer_boards = (", ".join(board_names(log.table)) or "none that has a name" for log in logs)
     if base_boards != newer_boards and not force:
         raise BadInputError(
             f"{newer.path}: measured by board {newer_boards}, {base.path} by {base_boards}; cycles do not compare (--force to see them)"
         )
-    programs, lost = [_programs(log.table) for log in logs], (logs[0].lost, logs[1].lost)
+    programs, lost_rows = [_programs(log.table) for log in logs], (logs[0].lost, logs[1].lost)
     copies = [subgraph_copies(run.path) or {run.identity["run"]: 1} for run in runs]
     if list(copies[0].values()) != list(copies[1].values()):
         raise BadInputError(f"{newer.path}: its model runs in other pieces than that of {base.path}; cycles do not compare")
@@ -250,11 +250,15 @@ def compare_runs(base: RunEntry, newer: RunEntry, force: bool = False) -> Compar
         searches = [rows.select(rows.run == name) for rows, name in zip(programs, (base_search, newer_search), strict=True)]
         equal_programs = min(rows.measured for rows in searches)
         if not equal_programs:
-            why = f"has none in its log any more, of which {sum(lost)} rows were lost" if sum(lost) else "has measured no program yet"
-            raise BadInputError(f"{base.path}, {newer.path}: one of them {why}")
+            reason = (
+                f"has none in its log any more, of which {sum(lost_rows)} rows were lost"
+                if sum(lost_rows)
+                else "has measured no program yet"
+            )
+            raise BadInputError(f"{base.path}, {newer.path}: one of them {reason}")
         total += equal_programs
         for i, rows in enumerate(searches):
             last_seq = np.unique(rows.seq)[equal_programs - 1]
             for level in levels:
                 cycles[level][i] += count * int(rows.cycles[(rows.seq <= last_seq) & (rows.level == level)].min())
-    return Comparison(total, {level: (base_best, newer_best) for level, (base_best, newer_best) in cycles.items()}, lost)
+    return Comparison(total, {level: (base_best, newer_best) for level, (base_best, newer_best) in cycles.items()}, lost_rows)

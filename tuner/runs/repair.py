@@ -46,7 +46,7 @@ def lost_rows(run: AnyPath | Path | str) -> dict[str, int]:
     run = place(run)
     counts, _ = _counts(run)
     losses = {name: examine(run / name, name, (), counts).lost for name in DATASETS}
-    return {name: lost for name, lost in losses.items() if lost}
+    return {name: count for name, count in losses.items() if count}
 
 
 def repair_run(run: AnyPath | Path | str) -> list[Fault]:
@@ -58,7 +58,7 @@ def repair_run(run: AnyPath | Path | str) -> list[Fault]:
     run = place(run)
     if state_of(run, ended=False) == "running":
         raise BadInputError(f"{run}: a driver is writing there; wait for it")
-    counts, done = _counts(run)
+    counts, repairs = _counts(run)
     datasets = {name: _examined(run, name, counts) for name in DATASETS}
     faults = [fault for dataset in datasets.values() for fault in dataset.faults]
     try:
@@ -68,12 +68,12 @@ def repair_run(run: AnyPath | Path | str) -> list[Fault]:
             _fill(run, examine(dataset.folder, dataset.name, (), counts))
     except OSError as error:
         raise BadInputError(f"{error.filename or run}: cannot be repaired: {error.strerror or error}") from None
-    done += [fault._replace(problem=f"{fault.problem}; put there") if fault in restored else fault for fault in faults]
-    after = {name: examine(run / name, name, (), counts) for name in DATASETS}
-    ends = {name: Count(len(dataset.parts), max(dataset.rows, dataset.count.rows)) for name, dataset in after.items()}
-    if ends != counts:
-        write_counts(run, ends)
-    return done
+    repairs += [fault._replace(problem=f"{fault.problem}; put there") if fault in restored else fault for fault in faults]
+    repaired = {name: examine(run / name, name, (), counts) for name in DATASETS}
+    end_counts = {name: Count(len(dataset.parts), max(dataset.rows, dataset.count.rows)) for name, dataset in repaired.items()}
+    if end_counts != counts:
+        write_counts(run, end_counts)
+    return repairs
 
 
 def compact_run(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, int]:
@@ -89,29 +89,31 @@ def compact_run(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[st
     return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
 
 
-def write_datasets(out: AnyPath, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
+def write_datasets(
+    out: AnyPath, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], first_counts: Mapping[str, Count]
+) -> dict[str, int]:
     """Write datasets to the new folder `out`, in parts of slightly more than 2^20 rows; returns rows by dataset.
 
-    before: counts of the source datasets; their lost rows count as lost here.
+    first_counts: counts of the source datasets; their lost rows count as lost here.
     """
     make_folder(out)
     counts = {name: _write(out / name, schema, parts, out / ".tmp") for name, (schema, parts) in tables.items()}
     (out / ".tmp").remove()
-    write_counts(out, {name: count._replace(rows=max(count.rows, before.get(name, count).rows)) for name, count in counts.items()})
+    write_counts(out, {name: count._replace(rows=max(count.rows, first_counts.get(name, count).rows)) for name, count in counts.items()})
     return {name: count.rows for name, count in counts.items()}
 
 
 def _write(folder: AnyPath, schema: pa.Schema, parts: Iterable[pa.Table], tmp: AnyPath) -> Count:
     writer = DatasetWriter(folder, schema, tmp)
-    waiting: list[pa.Table] = []
+    buffer: list[pa.Table] = []
     for part in parts:
         if part.num_rows:
-            waiting.append(part)
-        if sum(table.num_rows for table in waiting) >= COMPACT_ROWS:
-            writer.publish_table(pa.concat_tables(waiting))
-            waiting = []
-    if waiting:
-        writer.publish_table(pa.concat_tables(waiting))
+            buffer.append(part)
+        if sum(table.num_rows for table in buffer) >= COMPACT_ROWS:
+            writer.publish_table(pa.concat_tables(buffer))
+            buffer = []
+    if buffer:
+        writer.publish_table(pa.concat_tables(buffer))
     return writer.count
 
 
@@ -138,15 +140,15 @@ def _examined(run: AnyPath, name: str, counts: dict[str, Count]) -> Dataset:
 
 def _move_aside(run: AnyPath, fault: Fault) -> AnyPath:
     """Move a file aside; returns its new path.  Files moved by an earlier repair stay."""
-    wanted = run / ASIDE / fault.file
-    if not wanted.parent.is_dir():
-        make_folder(wanted.parent)
-    names = chain([wanted], (wanted.parent / f"{wanted.name}.{number}" for number in itertools.count(1)))
-    to = next(name for name in names if not _exists(name))
-    (run / fault.file).replace(to)
-    to.parent.fsync()
+    target = run / ASIDE / fault.file
+    if not target.parent.is_dir():
+        make_folder(target.parent)
+    names = chain([target], (target.parent / f"{target.name}.{number}" for number in itertools.count(1)))
+    free_name = next(name for name in names if not _exists(name))
+    (run / fault.file).replace(free_name)
+    free_name.parent.fsync()
     (run / fault.file).parent.fsync()
-    return to
+    return free_name
 
 
 def _exists(path: AnyPath) -> bool:
@@ -157,11 +159,16 @@ def _exists(path: AnyPath) -> bool:
 def _put_back(run: AnyPath, part: PartFile, path: AnyPath, datasets: Mapping[str, Dataset]) -> bool:
     """Move a misplaced part to its place if free; returns whether it did."""
     dataset = datasets.get(part.mark.dataset)
-    to = run / part.mark.file
-    if dataset is None or not to.parent.is_dir() or _exists(to) or not (dataset.schema is None or part.schema.equals(dataset.schema, True)):
+    target = run / part.mark.file
+    if (
+        dataset is None
+        or not target.parent.is_dir()
+        or _exists(target)
+        or not (dataset.schema is None or part.schema.equals(dataset.schema, True))
+    ):
         return False
-    path.replace(to)
-    to.parent.fsync()
+    path.replace(target)
+    target.parent.fsync()
     return True
 
 

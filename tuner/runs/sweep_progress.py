@@ -60,9 +60,9 @@ def read_sweep_progress(path: AnyPath) -> SweepProgress:
     folders = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
     started_runs = [run for run in map(open_run, folders) if run.state in ("running", "unfinished")]
     started = tuple((run, read_progress(run)) for run in started_runs)
-    ended = index["state"].isin(ENDED)
-    state = state_of(path, bool(ended.all()))
-    left_s = _left_s(counts["waiting"], index.loc[ended, "wall_s"].tolist(), [progress for _, progress in started])
+    has_ended = index["state"].isin(ENDED)
+    state = state_of(path, bool(has_ended.all()))
+    left_s = _left_s(counts["waiting"], index.loc[has_ended, "wall_s"].tolist(), [progress for _, progress in started])
     return SweepProgress(state, counts, started, left_s if state == "running" else None)
 
 

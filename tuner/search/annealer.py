@@ -58,12 +58,12 @@ class Annealer:
         cores = np.concatenate((self._cores, core_masks([gene.cores for gene in genome])))
         choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.target_graph))
         starts = np.array([gene.start for gene in genome], np.int64)
-        chosen = np.arange(tail_count, tail_count + len(genome))
-        _, starts, chosen = anneal(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
+        tails = np.arange(tail_count, tail_count + len(genome))
+        _, starts, tails = anneal(choices, starts, tails, rng.random((steps, DRAWS)), self.port, self.delay)
         stops = [*starts[1:].tolist(), self.table.operators]
         return tuple(
             Gene(start, stop, *self._tails[option]) if option < tail_count else genome[option - tail_count]
-            for start, stop, option in zip(starts.tolist(), stops, chosen.tolist(), strict=True)
+            for start, stop, option in zip(starts.tolist(), stops, tails.tolist(), strict=True)
         )
 
     def _runs(self) -> tuple[Ints, Ints]:

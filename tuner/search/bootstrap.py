@@ -36,8 +36,12 @@ class Bootstrap:
         self.context = context
         levels, estimate = context.rules.levels, estimate_predictor(context.target_graph)
 
-        def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
-            return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
+        def predict(raw: Floats, levels_to_predict: Sequence[str]) -> Floats:
+            return (
+                context.predict(raw)[:, [levels.index(level) for level in levels_to_predict]]
+                if context.by_model
+                else estimate(raw, levels_to_predict)
+            )
 
         self.covers = [
             SegmentationSearch(context.target_graph, [levels[index] for index in group], predict) for group in context.table.groups
@@ -49,15 +53,15 @@ class Bootstrap:
         context, genomes = self.context, dict[int, Genome]()
         self._cheapest(genomes, SegmentationSearch.cheapest)  # a fallback, if no segment of some operator fits
         for _ in range(_ROUNDS):
-            new = [self._open(covers, asked) for covers, asked in zip(self.covers, self.asked, strict=True)]
+            new = [self._open(covers, proposed) for covers, proposed in zip(self.covers, self.asked, strict=True)]
             if not any(new):
                 break
-            permitted = [
+            allowed = [
                 [context.permitted((gene,), group[0])[0] for gene in genes] for group, genes in zip(context.table.groups, new, strict=True)
             ]
-            yield from context.measure_segments(context.wanted([gene for genes in permitted for gene in genes]))
-            for group, covers, genes, asked in zip(context.table.groups, self.covers, new, permitted, strict=True):
-                for gene, measured in zip(genes, asked, strict=True):
+            yield from context.measure_segments(context.wanted([gene for genes in allowed for gene in genes]))
+            for group, covers, genes, proposed in zip(context.table.groups, self.covers, new, allowed, strict=True):
+                for gene, measured in zip(genes, proposed, strict=True):
                     covers.tell(gene, self._own_cycles(measured, group))
         self._cheapest(genomes, lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
         return [genomes[level] for level in range(len(genomes))]
@@ -69,17 +73,17 @@ class Bootstrap:
                 if (cover := choose(covers, place)) is not None:
                     genomes[level] = self.context.permitted(cover[0], level)
 
-    def _open(self, covers: SegmentationSearch, asked: set[Gene]) -> list[Gene]:
-        """Genes to measure next; added to `asked`."""
+    def _open(self, covers: SegmentationSearch, proposed: set[Gene]) -> list[Gene]:
+        """Genes to measure next; added to `proposed`."""
         candidates: dict[Gene, None] = {}
         for place in range(len(covers.levels)):
             cheapest, measured = covers.cheapest(place), covers.cheapest_measured(place)
             if cheapest is not None and (measured is None or cheapest[1] <= (1 - _NEAR) * measured[1]):
                 for gene in cheapest[0]:
-                    if gene not in asked:
+                    if gene not in proposed:
                         candidates |= dict.fromkeys([gene, *(apply_if_fits(self.context.target_graph, gene, change) for change in SLIDING)])
-        new = [gene for gene in candidates if gene not in asked]
-        asked.update(new)
+        new = [gene for gene in candidates if gene not in proposed]
+        proposed.update(new)
         return new
 
     def _own_cycles(self, gene: Gene, group: Sequence[int]) -> Floats:
@@ -93,12 +97,14 @@ def improve_segments(context: SearchContext, genomes: list[Genome]) -> Asking[li
     current = [list(genome) for genome in genomes]
     yield from context.measure_segments(context.wanted([gene for genes in current for gene in genes]))
     for change in CHANGES:
-        changed = [[context.rules.permitted(apply_if_fits(context.target_graph, gene, change)) for gene in genes] for genes in current]
-        yield from context.measure_segments(context.wanted([gene for genes in changed for gene in genes]))
-        for level, (genes, new) in enumerate(zip(current, changed, strict=True)):
+        changed_genes = [
+            [context.rules.permitted(apply_if_fits(context.target_graph, gene, change)) for gene in genes] for genes in current
+        ]
+        yield from context.measure_segments(context.wanted([gene for genes in changed_genes for gene in genes]))
+        for level, (genes, new) in enumerate(zip(current, changed_genes, strict=True)):
             for index, gene in enumerate(new):
-                before, after = context.table.of(genes[index]), context.table.of(gene)
-                if after is not None and (before is None or after[level] < before[level]):
+                first_values, new_values = context.table.of(genes[index]), context.table.of(gene)
+                if new_values is not None and (first_values is None or new_values[level] < first_values[level]):
                     genes[index] = gene
     return [tuple(genes) for genes in current]
 

@@ -51,12 +51,12 @@ class Champions:
 
     def joined(self, champions: Champions) -> Champions:
         """Better programs of both, with the program count of this object."""
-        merged = self.empty()
-        merged.best, merged.baselines, merged.programs = list(self.best), list(self.baselines), self.programs
+        union = self.empty()
+        union.best, union.baselines, union.programs = list(self.best), list(self.baselines), self.programs
         for individual in (*champions.best, *champions.baselines):
             if individual is not None:
-                merged.note(individual)
-        return merged
+                union.note(individual)
+        return union
 
     def state(self) -> dict[str, Any]:
         return {

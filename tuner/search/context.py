@@ -46,10 +46,10 @@ class SearchContext:
         self.turn = max(0, epoch - EVOLVING)  # epochs with children before this one
         self.number = self.turn * rules.shards + shard  # jobs with children before this one
         self.target_graph, self.table, self.config = rules.target_graph, knowledge.table, rules.config
-        earlier, before = self._explorers(self.turn * rules.shards), self._explorers(self.number)
-        self.explores = self._explorers(self.number + 1) > before
+        earlier, earlier_share = self._explorers(self.turn * rules.shards), self._explorers(self.number)
+        self.explores = self._explorers(self.number + 1) > earlier_share
         explorers = self._explorers((self.turn + 1) * rules.shards) - earlier
-        self.share = Shard(knowledge.structures, max(1, explorers), before - earlier)  # of those that explore
+        self.share = Shard(knowledge.structures, max(1, explorers), earlier_share - earlier)  # of those that explore
         self.placer = Placer(knowledge.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, unless a placement is expected to be better
         self.wide = rules.wide
@@ -108,9 +108,9 @@ class SearchContext:
         """Levels, bool [levels], that grant the needs of the gene's segment, on cores from 0 on."""
         if not self.rules.less:
             return np.ones(len(self.models), np.bool_)
-        named = memory_grants(self.target_graph.machine)[gene.grant]
-        needs = Grant(l1_of(self.target_graph, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
-        return np.array([needs.fits(granted) for granted in self.rules.granted])
+        memory = memory_grants(self.target_graph.machine)[gene.grant]
+        requirement = Grant(l1_of(self.target_graph, gene) or memory.l1_bytes, memory.shared_bytes, len(gene.cores))
+        return np.array([requirement.fits(granted) for granted in self.rules.granted])
 
     # proposing
 
@@ -132,14 +132,16 @@ class SearchContext:
 
     def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
         """Unmeasured genes, without switched-off options, each once."""
-        allowed = [self.rules.permitted(gene) for gene in genes]
+        permitted_genes = [self.rules.permitted(gene) for gene in genes]
         if self.rules.wide:
             widths = {granted.cores for granted in self.rules.granted}
             cores = self.target_graph.machine.cores
-            allowed = [gene if len(gene.cores) in widths else everywhere(self.target_graph, gene, cores) for gene in allowed]
-        for gene, changed in zip(genes, allowed, strict=True):
-            self._inherit(gene, changed)
-        return unmeasured_genes(self.table, allowed)
+            permitted_genes = [
+                gene if len(gene.cores) in widths else everywhere(self.target_graph, gene, cores) for gene in permitted_genes
+            ]
+        for gene, permitted_gene in zip(genes, permitted_genes, strict=True):
+            self._inherit(gene, permitted_gene)
+        return unmeasured_genes(self.table, permitted_genes)
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
         """Measure segments.  predicted: float64 [genes, levels], `NEVER` where a gene is known not to fit a level."""
@@ -194,11 +196,11 @@ class SearchContext:
         open_ = {part: raw for part in unmeasured if (raw := self._raw.get(part)) is not None}
         raws = np.stack(list(open_.values())) if open_ else None
         guessed = {} if raws is None else dict(zip(open_, self.predicted([genes[part] for part in open_], raws), strict=True))
-        nothing, border = np.zeros(len(self.models)), self.known.border
+        zeros, border = np.zeros(len(self.models)), self.known.border
         costs = []
         for genome, parts in zip(genomes, keys, strict=True):
             measured = [table.cycles.get(part) for part in parts]
-            cycles = np.stack([guessed.get(part, nothing) if c is None else c for part, c in zip(parts, measured, strict=True)])
+            cycles = np.stack([guessed.get(part, zeros) if c is None else c for part, c in zip(parts, measured, strict=True)])
             if self.placer is None or runs_in_sequence(genome):
                 costs.append(cycles.sum(0) - border * (len(genome) - 1))
             else:
@@ -241,9 +243,9 @@ class SearchContext:
             todo = [None if g is None else repaired(self.target_graph, g, self._fits) for g in todo]
             open_ = unmeasured_genes(self.table, [gene for genome in todo if genome is not None for gene in genome])
             open_ = [gene for gene in open_ if self.known.key(gene) not in self._raw]
-            for before, after in zip(genomes, todo, strict=True):
-                if after is not None:
-                    self._inherit(before, after)
+            for original, candidate in zip(genomes, todo, strict=True):
+                if candidate is not None:
+                    self._inherit(original, candidate)
             if not open_:
                 return todo
             yield from self.features(open_)

@@ -68,8 +68,8 @@ def first_programs(limits: SearchLimits, collector: Collector, initial: Mapping[
     for level in first_levels.values():
         genome = single_operators_at(limits.target_graph, level)
         if isinstance(genome, Infeasible):
-            where = f"no plan fits level {level}: " if limits.less else ""
-            raise InfeasibleError(f"{machine.name}: {where}{genome}")
+            prefix = f"no plan fits level {level}: " if limits.less else ""
+            raise InfeasibleError(f"{machine.name}: {prefix}{genome}")
         genome_levels.setdefault(limits.all_permitted(genome), level)
     measurements = yield [Request("program", genome, proposal=BASELINE) for genome in genome_levels]
     for level, measurement in zip(genome_levels.values(), measurements, strict=True):
@@ -81,8 +81,8 @@ def first_programs(limits: SearchLimits, collector: Collector, initial: Mapping[
     # initial programs of the run
     proposals = dict[Genome, Proposal]()
     for genome, origin in initial.items():
-        permitted = limits.all_permitted(genome)
-        if permitted not in genome_levels:
-            proposals.setdefault(permitted, Proposal(origin))
+        allowed_genome = limits.all_permitted(genome)
+        if allowed_genome not in genome_levels:
+            proposals.setdefault(allowed_genome, Proposal(origin))
     if proposals and collector.individuals:  # if no program ran so far, the board does not answer
         yield [Request("program", genome, proposal=proposal) for genome, proposal in proposals.items()]

@@ -55,15 +55,15 @@ class Collector:
     def pack(self, levels: int, proposed: Mapping[Genome, str] = MappingProxyType({})) -> bytes:
         """Columns of `EPOCH`.  proposed: programs from elsewhere that are worth measuring -> where they are from."""
         rows = self._rows
-        nothing, blank = np.zeros((levels, len(RESULTS)), np.int64), np.full(len(FEATURES), np.nan, np.float32)
+        no_values, no_features = np.zeros((levels, len(RESULTS)), np.int64), np.full(len(FEATURES), np.nan, np.float32)
         columns = {
             "task": [m.task if self._tasks[m.task] == index else "" for index, (_, m) in enumerate(rows)],
             "kind": [KINDS.index(request.task_kind) for request, _ in rows],
             "status": [STATUSES.index(measurement.status) for _, measurement in rows],
             "asked": [request.measure for request, _ in rows],
             "genome": pack_genomes([request.genome if request.kind == "segment" else () for request, _ in rows]),
-            "values": np.array([nothing if m.values is None else m.values for _, m in rows], np.int64),
-            "features": np.array([blank if m.features is None else scale_features(m.features) for _, m in rows], np.float32),
+            "values": np.array([no_values if m.values is None else m.values for _, m in rows], np.int64),
+            "features": np.array([no_features if m.features is None else scale_features(m.features) for _, m in rows], np.float32),
             "programs": [genome_name(genome) for genome in self.programs],
             "singles": [is_single_operator_sequence(genome) for genome in self.programs],
             "border": () if self.border is None else self.border,

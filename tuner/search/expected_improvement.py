@@ -53,19 +53,19 @@ def expected_savings(
     for level in levels:
         border = float(context.known.border[level])
         cost, _ = context.table.costs(level, border, width, room=longest)
-        _lower(cost, ((gene, cycles) for (gene, _), cycles in zip(open_, guessed[:, level].tolist(), strict=True)), border)
+        _improve_paths(cost, ((gene, cycles) for (gene, _), cycles in zip(open_, guessed[:, level].tolist(), strict=True)), border)
         best = shortest_cover(cost)
         if best is None:  # no measured or predicted gene covers some operator at this level
             continue
         # the room of a run: the most it may cost in a segmentation that beats the best
-        now = float(best[1][-1])
-        _lower(cost, zip(genes, predicted[:, level].tolist(), strict=True), border)
-        room = now - cover_costs(cost)[positions[:, 0], positions[:, 1]]
-        total += expected_gain(room, np.maximum(predicted[:, level] - border, 0.5 * predicted[:, level])) / now
+        current_cycles = float(best[1][-1])
+        _improve_paths(cost, zip(genes, predicted[:, level].tolist(), strict=True), border)
+        room = current_cycles - cover_costs(cost)[positions[:, 0], positions[:, 1]]
+        total += expected_gain(room, np.maximum(predicted[:, level] - border, 0.5 * predicted[:, level])) / current_cycles
     return total
 
 
-def _lower(cost: Floats, prices: Iterable[tuple[Gene, float]], border: float) -> None:
+def _improve_paths(cost: Floats, prices: Iterable[tuple[Gene, float]], border: float) -> None:
     for gene, cycles in prices:
         index = gene.stop - 1, gene.stop - gene.start - 1
         if cycles < NEVER:
@@ -94,20 +94,20 @@ def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
     if not fastest:
         return np.ones((len(genes), len(levels)))
     rows = [(number, look, cycles) for number, ways in enumerate(fastest.values()) for _, look, cycles in ways]
-    which, looks, cycles = zip(*rows, strict=True)
-    predicted = _again(context, np.frombuffer(b"".join(looks), np.float32).reshape(len(rows), -1))
+    rows_measured, looks, cycles = zip(*rows, strict=True)
+    predicted = _predict_proposals(context, np.frombuffer(b"".join(looks), np.float32).reshape(len(rows), -1))
     errors = np.log(np.stack(cycles)) - np.log(predicted)
-    count = np.bincount(which, minlength=len(fastest))
-    mean = np.column_stack([np.bincount(which, errors[:, level], len(fastest)) for level in range(len(levels))]) / count[:, None]
+    count = np.bincount(rows_measured, minlength=len(fastest))
+    mean = np.column_stack([np.bincount(rows_measured, errors[:, level], len(fastest)) for level in range(len(levels))]) / count[:, None]
     runs = np.array(table.runs_of({structure: number for number, structure in enumerate(fastest)}))
     start, stop = (np.array(bounds)[:, None] for bounds in zip(*(gene[:2] for gene in genes), strict=True))
-    both = np.maximum(0, np.minimum(stop, runs[:, 1]) - np.maximum(start, runs[:, 0]))
-    either = (stop - start) + (runs[:, 1] - runs[:, 0]) - both
-    weight = (both / either) ** 2 * count[runs[:, 2]]
+    overlap = np.maximum(0, np.minimum(stop, runs[:, 1]) - np.maximum(start, runs[:, 0]))
+    union = (stop - start) + (runs[:, 1] - runs[:, 0]) - overlap
+    weight = (overlap / union) ** 2 * count[runs[:, 2]]
     return np.asarray(np.exp((weight @ mean[runs[:, 2]]) / (weight.sum(1) + _DOUBT)[:, None]))
 
 
-def _again(context: SearchContext, features: NDArray[np.float32]) -> Floats:
+def _predict_proposals(context: SearchContext, features: NDArray[np.float32]) -> Floats:
     """Present predictions for measured segments, float64 [n, levels]; features: scaled."""
     target_graph, models = context.target_graph, [model for model in context.models if model is not None]
     if models:

@@ -40,10 +40,14 @@ def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -
                 genes += _with_halos(base._replace(blocks=blocks), caching)
             for width in widths(target_graph)[1:]:
                 wide = base._replace(cores=tuple(range(width)))
-                enough = [blocks for blocks in counts if blocks * target_graph.storages[0].n >= width]
+                wide_counts = [blocks for blocks in counts if blocks * target_graph.storages[0].n >= width]
                 # all cores are tried as finely as one core, other numbers only coarsely
                 closely = width == target_graph.machine.cores
-                singles, runs = (enough[:12], [*enough[:1], *enough[2:4], *enough[6:8]]) if closely else (enough[:4], enough[:3:2])
+                singles, runs = (
+                    (wide_counts[:12], [*wide_counts[:1], *wide_counts[2:4], *wide_counts[6:8]])
+                    if closely
+                    else (wide_counts[:4], wide_counts[:3:2])
+                )
                 for blocks in singles if length == 1 else runs:
                     genes += _with_halos(wide._replace(blocks=blocks), caching)
                 if can_split(target_graph, start, start + length, width):
@@ -57,7 +61,7 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
         return [gene]
     if gene.stop - gene.start == 1:
         return [gene._replace(cached=-1)]
-    return [gene._replace(cached=cached) for cached in ((0, -1) if gene.blocks > 1 else (0,))]
+    return [gene._replace(cached=cached_operators) for cached_operators in ((0, -1) if gene.blocks > 1 else (0,))]
 
 
 def propose_segments(
@@ -79,33 +83,33 @@ def propose_segments(
     fits: for each segmentation, a function that limits its genes to the level's grants; None: no limit.
     """
     share = share or Shard(table.structures)
-    chosen: dict[object, tuple[Gene, str]] = {}
+    proposals: dict[object, tuple[Gene, str]] = {}
     single_moves = {name: move for name, move in moves.items() if name not in OF_PROGRAMS}
     singles = [genome for genome in map(table.singles, range(len(table.groups))) if genome is not None]
     for attempt in range(count * _DRAWS * share.count):
-        if len(chosen) >= count:
+        if len(proposals) >= count:
             break
         draw = rng.random()
-        near = attempt % len(segmentations)
+        index = attempt % len(segmentations)
         if draw < shares.random:
-            fresh, proposer = [_random(target_graph, rng, moves, segmentations[near])], RANDOM.by
+            drawn_genes, proposer = [_random(target_graph, rng, moves, segmentations[index])], RANDOM.by
         elif draw < shares.random + shares.singles and singles:
-            fresh, proposer = _moved_genes(target_graph, singles[attempt % len(singles)], single_moves, rng)
+            drawn_genes, proposer = _moved_genes(target_graph, singles[attempt % len(singles)], single_moves, rng)
         else:
-            near = int(rng.integers(len(segmentations)))
-            fresh, proposer = _moved_genes(target_graph, segmentations[near], moves, rng)
-        fresh = [gene for gene in fresh if share.may_hold(gene)]  # before the most expensive step, the fit
+            index = int(rng.integers(len(segmentations)))
+            drawn_genes, proposer = _moved_genes(target_graph, segmentations[index], moves, rng)
+        drawn_genes = [gene for gene in drawn_genes if share.may_hold(gene)]  # before the most expensive step, the fit
         if fits is not None:
-            fresh = [fits[near](gene) for gene in fresh]
+            drawn_genes = [fits[index](gene) for gene in drawn_genes]
         if width is not None:
-            fresh = [gene for gene in (on_cores(target_graph, gene, width) for gene in fresh) if gene is not None]
+            drawn_genes = [gene for gene in (on_cores(target_graph, gene, width) for gene in drawn_genes) if gene is not None]
         elif target_graph.machine.cores > 1 and rng.random() < 0.5:
-            fresh = [on_all_cores(target_graph, gene) or gene for gene in fresh]
-        for gene in fresh:
+            drawn_genes = [on_all_cores(target_graph, gene) or gene for gene in drawn_genes]
+        for gene in drawn_genes:
             key = table.structures.key(gene)
-            if key not in table.cycles and key not in chosen and share.holds(key):
-                chosen[key] = gene, proposer
-    return dict(chosen.values())
+            if key not in table.cycles and key not in proposals and share.holds(key):
+                proposals[key] = gene, proposer
+    return dict(proposals.values())
 
 
 def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
@@ -146,14 +150,14 @@ def _neighbouring_run(segmentation: Genome, rng: np.random.Generator) -> tuple[i
 
 def _moved_genes(target_graph: TargetGraph, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
     """New genes after one or two moves, and the moves' names."""
-    changed, names, applied = genome, list(moves), list[str]()
+    current, names, applied = genome, list(moves), list[str]()
     for _ in range(1 + int(rng.random() < 0.3)):
         name = names[int(rng.integers(len(names)))]
-        if step := moves[name](target_graph, changed, rng):
-            changed = step
+        if step := moves[name](target_graph, current, rng):
+            current = step
             applied.append(name)
     old = set(genome)
-    return [gene for gene in changed if gene not in old], ",".join(applied)
+    return [gene for gene in current if gene not in old], ",".join(applied)
 
 
 def unmeasured_genes(table: SegmentTable, genes: list[Gene]) -> list[Gene]:

@@ -14,15 +14,15 @@ _NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_a
 
 
 def genome_name(genome: Genome) -> int:
-    return hash(tuple([tuple(_numbers_of(gene)) for gene in genome]))
+    return hash(tuple([tuple(_flatten(gene)) for gene in genome]))
 
 
 def key_name(key: Key) -> int:
     structure, tail = key
-    return hash((int(structure, 16), *_numbers_of(tail)))
+    return hash((int(structure, 16), *_flatten(tail)))
 
 
-def _numbers_of(values: tuple[Any, ...]) -> list[Any]:
+def _flatten(values: tuple[Any, ...]) -> list[Any]:
     """Numbers of a gene, or of its end."""
     numbers, marked = [_NUMBERS[word] if isinstance(word, str) else word for word in values[: -len(_USUAL)]], values[-len(_USUAL) :]
     if marked != _USUAL:  # defaults have no mark: hashes are those of versions without the field

@@ -60,9 +60,9 @@ class Knowledge:
         cycles, moved = values[segments, :, CYCLES], values[segments][:, :, MOVED].sum(2).max(1)
         genomes = unpack_genomes(epoch.arrow("genome"))
         genes = [genomes[index][0] for index in segments.tolist()]
-        good = epoch["status"][segments] == 0
+        measured_ok = epoch["status"][segments] == 0
         features = epoch["features"].reshape(count, -1)[segments] if len(epoch["features"]) else np.zeros((len(genes), 0), np.float32)
-        for gene, fits, gene_cycles, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
+        for gene, fits, gene_cycles, bytes_, look in zip(genes, measured_ok.tolist(), cycles, moved.tolist(), features, strict=True):
             self.table.add(gene, with_never(gene_cycles) if fits else None, bytes_, look.tobytes() if fits else b"")
         programs = np.flatnonzero(epoch["kind"] == PROGRAM)
         fits = (epoch["status"][programs] == 0).tolist()

@@ -24,7 +24,7 @@ class SearchLimits:
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
         self.target_graph, self.levels, self.config = target_graph, levels, config
-        use, several = config.use, target_graph.machine.cores > 1 and config.use.cores
+        use, has_cores = config.use, target_graph.machine.cores > 1 and config.use.cores
         self.off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch and not getattr(use, knob.switch)}
         self.shards = config.search.shards
         self.at = [target_graph.machine.contention[level] for level in levels]
@@ -32,13 +32,13 @@ class SearchLimits:
         self.less = any(granted != target_graph.machine.full_grant for granted in self.granted)
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
-        off = {name for name, switch in SWITCHES.items() if not (several if switch == "cores" else getattr(use, switch))}
+        off = {name for name, switch in SWITCHES.items() if not (has_cores if switch == "cores" else getattr(use, switch))}
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
-        self.several = len(widths(target_graph)) if several else 1
-        self.placing = several and use.placement and use.segmentations
-        self.wide = several and not self.placing
+        self.several = len(widths(target_graph)) if has_cores else 1
+        self.placing = has_cores and use.placement and use.segmentations
+        self.wide = has_cores and not self.placing
 
     def permitted(self, gene: Gene) -> Gene:
         """Gene with all disabled fields at their `off` values."""

@@ -33,7 +33,7 @@ _in_order = itemgetter(*((*_NUMBERS, *_WORDS, *_TUPLES).index(name) for name in 
 
 def pack_genomes(genomes: Sequence[Genome]) -> pa.ListArray:
     """Pack genomes into a column, with a list of int32 for each genome."""
-    rows = [list(chain.from_iterable(map(_plain, genome))) for genome in genomes]
+    rows = [list(chain.from_iterable(map(_gene_fields, genome))) for genome in genomes]
     borders = np.fromiter(accumulate(map(len, rows), initial=0), np.int32, len(rows) + 1)
     return pa.ListArray.from_arrays(borders, np.fromiter(chain.from_iterable(rows), np.int32))
 
@@ -69,7 +69,7 @@ def unpack_individuals(columns: Columns, prefix: str = "") -> list[Individual]:
     return [Individual(*fields) for fields in zip(genomes, cycles, columns.texts(f"{prefix}task"), strict=True)]
 
 
-def _plain(gene: Gene) -> Iterable[int]:
+def _gene_fields(gene: Gene) -> Iterable[int]:
     tuples = [_digits(value) if name in _MASKS else value for name, value in zip(_TUPLES, _tuples(gene), strict=True)]
     return (*_numbers(gene), *(_PLACES[word] for word in _words(gene)), *map(len, tuples), *chain.from_iterable(tuples))
 

@@ -36,7 +36,7 @@ _NEVER = 1 << 60  # cycles of a stage that does not fit
 _DOUBT = 0.05  # relative error of the estimate: 0 to 2% where all cores run one segment, more where the port is the limit
 
 
-def cut_of(genome: Genome) -> tuple[tuple[int, int], ...]:
+def segment_cut(genome: Genome) -> tuple[tuple[int, int], ...]:
     """Starts and ends of a genome's segments."""
     return tuple((gene.start, gene.stop) for gene in genome)
 
@@ -103,7 +103,7 @@ class Placer:
         machine = self.target_graph.machine
         self.cores, self.delay = [machine.granted(level).cores for level in levels], machine.flags.between_cores_cycles
         self.ports = [port_units(machine, machine.contention[level].share_units) / SHARE_UNIT for level in levels]
-        self._known: dict[object, NDArray[np.int64] | None] = {}
+        self._predicted: dict[object, NDArray[np.int64] | None] = {}
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
         """Expected cycles of a program, float64 [levels].  cycles: float64 [segments, levels], each alone.  border: savings of one
@@ -123,19 +123,19 @@ class Placer:
         """
         genes, times, moved = [], [], []
         for start, stop in cut:
-            by_width: dict[int, Gene] = {}
+            genes_by_width: dict[int, Gene] = {}
             cycles: dict[int, int] = {}
             for width in widths(self.target_graph):
                 entry = self.table.best(start, stop, level, width)
                 price = 0 if entry is None else round(max(entry[0] - border, 0.5 * entry[0]))
                 if entry is not None and price < min(cycles.values(), default=price + 1):
-                    by_width[width], cycles[width] = entry[1], price
-            if not by_width:
+                    genes_by_width[width], cycles[width] = entry[1], price
+            if not genes_by_width:
                 return None
-            genes.append(by_width)
+            genes.append(genes_by_width)
             times.append(cycles)
-            moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
-        edges = segment_edges(self.target_graph, tuple(by_width[min(by_width)] for by_width in genes))
+            moved.append({width: self.table.moved(gene) for width, gene in genes_by_width.items()})
+        edges = segment_edges(self.target_graph, tuple(genes_by_width[min(genes_by_width)] for genes_by_width in genes))
         wiring = segment_wiring(self.target_graph, [start for start, _ in cut], cut[-1][1])
         return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores[level], self.ports[level], self.delay)
 
@@ -143,7 +143,7 @@ class Placer:
         self,
         level: int,
         border: float,
-        good: Sequence[Genome],
+        genomes: Sequence[Genome],
         rng: np.random.Generator,
         is_known: Callable[[Genome], bool] = lambda _: False,
         staged: Sequence[Genome] = (),
@@ -152,35 +152,35 @@ class Placer:
         `staged`.  Empty if the first genome does not gain the configured share over the segmentation on all cores.
 
         A program slower than another by more than the estimate's largest error is not worth a measurement.
-        good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
+        genomes: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
         segmentations = [self.table.segmentation(level, border, width=self.cores[level])]
         for noise, longest in ((0.0, None), (0.05, 4)):
             segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
         wide, *narrow = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
-        cuts = dict.fromkeys(cut_of(genome) for genome in (*narrow, *good[:1]) if genome is not None)
-        pieces = [graph for cut in cuts if (graph := self.pieces(cut, level, border)) is not None]
-        listed = sorted(placed for graph in pieces for placed in self.listed(graph))
+        cuts = dict.fromkeys(segment_cut(genome) for genome in (*narrow, *genomes[:1]) if genome is not None)
+        pieces = [graph for genome_cut in cuts if (graph := self.pieces(genome_cut, level, border)) is not None]
+        listed = sorted(placement for graph in pieces for placement in self.listed(graph))
         annealer = Annealer(self.table, level, border, self.ports[level], self.delay, self.cores[level])
-        starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
+        starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *genomes[:1]) if genome is not None]
         steps = self.config.annealing // len(self.ports)
         walks = [annealer.annealed(start, steps, rng, noise) for start, noise in zip(starts, (0.0, 0.02, 0.02), strict=False)]
         expected = {genome: annealer.expected(genome) for genome in (*walks, *(genome for _, genome in listed), *staged)}
-        least = min(expected.values(), default=0.0)
-        if wide is not None and least > (1 - self.config.gain) * annealer.expected(wide):
+        fastest = min(expected.values(), default=0.0)
+        if wide is not None and fastest > (1 - self.config.gain) * annealer.expected(wide):
             return []
-        limit = (1 + _DOUBT) * least
+        limit = (1 + _DOUBT) * fastest
         return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not is_known(g)]
 
     def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
         """Placements by list scheduling with expected cycles, the fastest first."""
-        settled = (allocate_widths(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
-        placed = [
-            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, chosen, in_order).cores
-            for chosen in settled
+        settings = (allocate_widths(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
+        placement = [
+            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, setting, in_order).cores
+            for setting in settings
             for in_order in (False, True)
         ]
-        return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
+        return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placement))
 
     def staged(self, pieces: CutGraph, level: int, border: float, clustered: bool = True) -> Asking[StagedProgram | None]:
         """Cheapest stages of linear clusters of segments.
@@ -198,8 +198,8 @@ class Placer:
         moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
 
         def placed(stage: Stage) -> dict[int, Cores]:
-            chosen = assign_cores(stage, times, pieces.cores)
-            groups = ((i, cores) for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c])
+            assignment = assign_cores(stage, times, pieces.cores)
+            groups = ((i, cores) for group, cores in zip(stage, assignment, strict=True) for c in group for i in clusters[c])
             return {i: cores[: _fastest(pieces.times[i], len(cores))] for i, cores in groups}
 
         def bound(stage: Stage) -> int:
@@ -215,12 +215,13 @@ class Placer:
         # the partition asks for cycles of stages, which are measured as requests
         best = yield from translate(partition(quotient.dag, states, bound, self.config.stages), ask)
         places = {i: (cores, number) for number, stage in enumerate(best.stages) for i, cores in placed(stage).items()}
-        chosen = [places[i][0] for i in range(len(pieces.dag))]
-        genome = pieces.genome(chosen)
+        core_sets = [places[i][0] for i in range(len(pieces.dag))]
+        genome = pieces.genome(core_sets)
         stages = [tuple(gene for i, gene in enumerate(genome) if places[i][1] == number) for number in range(len(best.stages))]
-        settled = [len(cores) for cores in chosen]
+        widths_of_pieces = [len(cores) for cores in core_sets]
         schedules = [
-            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, settled, in_order).cores for in_order in (False, True)
+            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, widths_of_pieces, in_order).cores
+            for in_order in (False, True)
         ]
         listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(schedules))
         return StagedProgram(best, len(clusters), tuple(stages), genome, listed)
@@ -238,20 +239,20 @@ class Placer:
         """Cycles of placed stages, measured; for a stage without parallel segments its bound, which is exact."""
         keys: list[object] = []
         open_: dict[object, Genome] = {}
-        for placed in stages:
-            inside = {i: position for position, i in enumerate(sorted(placed))}
-            genes = tuple(pieces.genes[i][len(placed[i])]._replace(cores=placed[i]) for i in inside)
-            edges = tuple((inside[a], inside[b]) for a, b in pieces.edges if a in inside and b in inside)
+        for stage_cores in stages:
+            positions = {i: position for position, i in enumerate(sorted(stage_cores))}
+            genes = tuple(pieces.genes[i][len(stage_cores[i])]._replace(cores=stage_cores[i]) for i in positions)
+            edges = tuple((positions[a], positions[b]) for a, b in pieces.edges if a in positions and b in positions)
             key: object = (tuple((self.table.structures.key(gene), gene.cores) for gene in genes), edges)
             keys.append(None if runs_in_sequence(genes) else key)
-            if keys[-1] is not None and key not in self._known:
+            if keys[-1] is not None and key not in self._predicted:
                 open_[key] = genes
         measurements = yield [Request("stage", genes, proposal=PLACEMENT) for genes in open_.values()]
         for key, measurement in zip(open_, measurements, strict=True):
-            self._known[key] = measurement.cycles
+            self._predicted[key] = measurement.cycles
         cycles = []
         for key, bound in zip(keys, bounds, strict=True):
-            measured = None if key is None else self._known[key]
+            measured = None if key is None else self._predicted[key]
             cycles.append(bound if key is None else _NEVER if measured is None else int(measured[level]))
         return cycles
 

@@ -8,7 +8,7 @@ from compiler.space.gene import Genome
 from tuner.measure.request import BASELINE, PLACEMENT, SHORTEST_PATH, Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
-from tuner.search.placement import cut_of
+from tuner.search.placement import segment_cut
 
 
 def propose_programs(context: SearchContext, count: int) -> Asking[list[Genome]]:
@@ -16,26 +16,26 @@ def propose_programs(context: SearchContext, count: int) -> Asking[list[Genome]]
 
     Proposals that depend only on the table are divided among the shards, so that no two measure the same.
     """
-    taken: dict[Genome, None] = {}
+    programs: dict[Genome, None] = {}
 
     def take(genome: Genome | None, proposal: Proposal) -> None:
         if genome is not None and not context.known.measured(genome):
-            taken.setdefault(genome)
+            programs.setdefault(genome)
             context.propose(genome, proposal)
 
-    placed, first = (yield from _by_placement(context)), context.share.index == 0
-    context.wide = context.rules.wide or (context.placer is not None and not placed)
-    if first and placed and context.turn % context.config.placement.every == 0:
+    placement_genomes, first = (yield from _placement_programs(context)), context.share.index == 0
+    context.wide = context.rules.wide or (context.placer is not None and not placement_genomes)
+    if first and placement_genomes and context.turn % context.config.placement.every == 0:
         for group in range(len(context.table.groups)):
             take(context.table.singles(group), BASELINE)  # the baseline; placements would leave no room for it
-    for genome in placed[:count]:
+    for genome in placement_genomes[:count]:
         take(genome, PLACEMENT)
-    for segmentation, proposal in _by_table(context) if len(taken) < count else ():
+    for segmentation, proposal in _table_programs(context) if len(programs) < count else ():
         take(segmentation, proposal)
-    return list(taken)[:count]
+    return list(programs)[:count]
 
 
-def _by_placement(context: SearchContext) -> Asking[list[Genome]]:
+def _placement_programs(context: SearchContext) -> Asking[list[Genome]]:
     """Placer's proposals for one level, with staged programs among them; levels take turns.
 
     None where they are not expected to beat every segment on all cores: then the search continues as without a placer.
@@ -44,14 +44,14 @@ def _by_placement(context: SearchContext) -> Asking[list[Genome]]:
         return []
     order = context.rules.order
     level = order[(context.turn + context.share.index) % len(order)]
-    good = [m.genome for m in sorted(context.known.population.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
+    best_genomes = [m.genome for m in sorted(context.known.population.members, key=lambda m: (int(m.cycles[level]), m.task))[:3]]
     border = float(context.known.border[level])
     rng = context.generator(2)
-    staged = yield from _by_stages(context)
-    return context.placer.proposals(level, border, good, rng, context.known.measured, staged)
+    staged = yield from _stage_programs(context)
+    return context.placer.proposals(level, border, best_genomes, rng, context.known.measured, staged)
 
 
-def _by_stages(context: SearchContext) -> Asking[list[Genome]]:
+def _stage_programs(context: SearchContext) -> Asking[list[Genome]]:
     """Stages of the cheapest segmentation by short segments on one core; levels and shards take turns."""
     placement, rules = context.config.placement, context.rules
     number, remainder = divmod(context.turn - 1, placement.every)  # not before other programs than the initial ones are measured
@@ -60,12 +60,12 @@ def _by_stages(context: SearchContext) -> Asking[list[Genome]]:
     level = rules.order[number % len(rules.order)]
     border = float(context.known.border[level])
     segmentation = context.table.segmentation(level, border, longest=placement.longest, width=1)
-    pieces = None if segmentation is None else context.placer.pieces(cut_of(segmentation[0]), level, border)
+    pieces = None if segmentation is None else context.placer.pieces(segment_cut(segmentation[0]), level, border)
     staged = None if pieces is None else (yield from context.placer.staged(pieces, level, border))
     return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.listed]))
 
 
-def _by_table(context: SearchContext) -> Iterator[tuple[Genome | None, Proposal]]:
+def _table_programs(context: SearchContext) -> Iterator[tuple[Genome | None, Proposal]]:
     """Segmentations: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
     They get the persistent tensors that are expected to make them faster.

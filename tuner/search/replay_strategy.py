@@ -29,6 +29,6 @@ class KnownPrograms:
     def ask(self, epoch: int) -> Asking[None]:
         """Request the programs once, in the first job."""
         if epoch == BEGINNING and self._island == 0:
-            programs = {genome: by for genome, by in self._known.proposed.items() if not self._known.measured(genome)}
+            programs = {genome: proposer for genome, proposer in self._known.proposed.items() if not self._known.measured(genome)}
             if programs:
-                yield [Request("program", genome, proposal=Proposal(by)) for genome, by in programs.items()]
+                yield [Request("program", genome, proposal=Proposal(proposer)) for genome, proposer in programs.items()]

@@ -30,37 +30,37 @@ def explore_segments(context: SearchContext) -> Asking[None]:
     """
     rules, segments = context.rules, context.config.segments
     counts = [count * rules.several for count in (segments.candidates, segments.measured)]
-    several = rules.several > 1
+    has_cores = rules.several > 1
     every_level = range(len(rules.levels))
-    widths_of = [granted.cores if several else None for granted in rules.granted]
-    bests = {level: segmentation for level in every_level if (segmentation := _best_now(context, level, widths_of[level])) is not None}
+    level_widths = [granted.cores if has_cores else None for granted in rules.granted]
+    bests = {level: segmentation for level in every_level if (segmentation := _best_now(context, level, level_widths[level])) is not None}
     if not bests:
         return
-    moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
+    moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if has_cores else rules.moves
 
-    def draw(near: Iterable[tuple[int, Genome]], count: int, rng: np.random.Generator, width: int | None) -> dict[Gene, str]:
+    def draw(starting_points: Iterable[tuple[int, Genome]], count: int, rng: np.random.Generator, width: int | None) -> dict[Gene, str]:
         """Draw new genes near pairs of level and genome."""
-        levels, genomes = zip(*near, strict=True)
+        levels, genomes = zip(*starting_points, strict=True)
         return propose_segments(
             rules.target_graph, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels)
         )
 
-    wide = rules.target_graph.machine.cores if several else None
+    wide = rules.target_graph.machine.cores if has_cores else None
     yield from _measure_best(context, context.rng, draw(bests.items(), counts[0], context.rng, wide), bests, counts[1], wide)
     if context.placer is None:
-        for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.target_graph.machine.cores}:
+        for width in {granted.cores: None for granted in rules.granted if has_cores and granted.cores < rules.target_graph.machine.cores}:
             yield from _measure_best(context, context.rng, draw(bests.items(), counts[0], context.rng, width), bests, counts[1], width)
         return
     # separate random numbers: the choices for all cores equal those of a search without placement
     rng = context.generator(1)
-    count, many = (-(-share // rules.several) for share in counts)
+    count, measured_count = (-(-share // rules.several) for share in counts)
     segmentations = [(level, context.table.segmentation(level, context.known.border[level])) for level in range(len(rules.levels))]
     for width in reversed(widths(rules.target_graph)[:-1]):
         narrow = [(level, context.table.segmentation(level, context.known.border[level], width=width)) for level, _ in segmentations]
-        near = [(level, segmentation[0]) for level, segmentation in (*segmentations, *narrow) if segmentation is not None]
-        if not near:  # no level grants the gene's cores
+        starting_points = [(level, segmentation[0]) for level, segmentation in (*segmentations, *narrow) if segmentation is not None]
+        if not starting_points:  # no level grants the gene's cores
             continue
-        yield from _measure_best(context, rng, draw(near, count, rng, width), bests, many, width)
+        yield from _measure_best(context, rng, draw(starting_points, count, rng, width), bests, measured_count, width)
 
 
 def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
@@ -71,28 +71,33 @@ def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
 
 
 def _measure_best(
-    context: SearchContext, rng: np.random.Generator, genes: Mapping[Gene, str], levels: Collection[int], many: int, width: int | None
+    context: SearchContext,
+    rng: np.random.Generator,
+    genes: Mapping[Gene, str],
+    levels: Collection[int],
+    measured_count: int,
+    width: int | None,
 ) -> Asking[None]:
-    """Measure `many` genes: the most promising ones, single operators that may improve the baseline, and random ones.
+    """Measure `measured_count` genes: the most promising ones, single operators that may improve the baseline, and random ones.
 
     genes: from `propose`.  width: see `expected_savings`.
     """
-    for gene, by in genes.items():
-        context.propose(gene, Proposal(by))
+    for gene, proposer in genes.items():
+        context.propose(gene, Proposal(proposer))
     pool = context.wanted([*genes])
     raws = yield from context.features(pool)
-    fresh = _with_new_features(context, pool, raws)
-    if not fresh:
+    new_genes = _with_new_features(context, pool, raws)
+    if not new_genes:
         return
-    pool, features = [gene for gene, _ in fresh], np.stack([raw for _, raw in fresh])
+    pool, features = [gene for gene, _ in new_genes], np.stack([raw for _, raw in new_genes])
     predicted = np.minimum(context.predicted(pool, features) * corrections(context, pool), NEVER)
-    promised = yield from expected_savings(context, pool, predicted, levels, width)
-    lucky = round(many * context.config.segments.epsilon)
-    order = np.argsort(-promised, kind="stable")
-    chosen, unchosen = order[: many - lucky].tolist(), order[many - lucky :]
-    chosen += _fastest_alone(context, pool, predicted, unchosen.tolist())[: lucky // 2]
-    chosen += [i for i in rng.permutation(unchosen).tolist() if i not in chosen][: many - len(chosen)]
-    yield from context.measure_segments([pool[i] for i in chosen], predicted[chosen])
+    savings = yield from expected_savings(context, pool, predicted, levels, width)
+    lucky = round(measured_count * context.config.segments.epsilon)
+    order = np.argsort(-savings, kind="stable")
+    picks, remainder = order[: measured_count - lucky].tolist(), order[measured_count - lucky :]
+    picks += _fastest_alone(context, pool, predicted, remainder.tolist())[: lucky // 2]
+    picks += [i for i in rng.permutation(remainder).tolist() if i not in picks][: measured_count - len(picks)]
+    yield from context.measure_segments([pool[i] for i in picks], predicted[picks])
 
 
 def _fastest_alone(context: SearchContext, genes: Sequence[Gene], predicted: NDArray[np.float64], places: Sequence[int]) -> list[int]:

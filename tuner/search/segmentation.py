@@ -53,8 +53,8 @@ def _first_programs(context: SearchContext) -> Asking[None]:
     """Measure this job's shard of the initial programs, cut where they do not fit; in the first job also the bootstrap's programs."""
     initial = dict[Genome, None]()
     for genome, origin in list(context.known.proposed.items())[context.shard :: context.rules.shards]:
-        initial.setdefault(allowed := context.rules.all_permitted(genome))
-        context.propose(allowed, Proposal(origin))
+        initial.setdefault(permitted_genome := context.rules.all_permitted(genome))
+        context.propose(permitted_genome, Proposal(origin))
     yield from _measure_programs(context, [*initial])
     context.proposer = SHORTEST_PATH
     if context.shard == 0 and context.config.use.segmentations:
@@ -84,15 +84,15 @@ def _first_segments(context: SearchContext) -> list[Gene]:
 
 
 def _evolve(context: SearchContext) -> Asking[None]:
-    count, wanted = context.config.search.generation, list[Genome]()
+    count, proposals = context.config.search.generation, list[Genome]()
     context.proposer = BASELINE
     if context.explores:
         yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context))))
         yield from explore_segments(context)
-        wanted = yield from propose_programs(context, count)
-    grown = yield from grow_children(context, count - len(wanted), wanted)
+        proposals = yield from propose_programs(context, count)
+    children = yield from grow_children(context, count - len(proposals), proposals)
     # their segments too, for segmentations and for children of other jobs
-    yield from context.measure_segments(context.wanted([gene for genome in grown for gene in genome]))
-    programs = yield from context.repaired([*wanted, *grown])
+    yield from context.measure_segments(context.wanted([gene for genome in children for gene in genome]))
+    programs = yield from context.repaired([*proposals, *children])
     fitting = [genome for genome in programs if genome is not None and not context.known.measured(genome)]
     yield from context.measure_programs(list(dict.fromkeys(fitting)))

@@ -105,10 +105,10 @@ class SegmentTable:
                 self._set(leanest, (structure, width), lean)
         return True
 
-    def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
+    def _set(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         if self._undo is not None:
-            self._undo.append((where, key, where.get(key, _ABSENT)))
-        where[key] = value
+            self._undo.append((mapping, key, mapping.get(key, _ABSENT)))
+        mapping[key] = value
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -117,11 +117,11 @@ class SegmentTable:
         try:
             yield
         finally:
-            for where, key, previous in reversed(self._undo):
+            for mapping, key, previous in reversed(self._undo):
                 if previous is _ABSENT:
-                    del where[key]
+                    del mapping[key]
                 else:
-                    where[key] = previous
+                    mapping[key] = previous
             self._undo = None
 
     def best(self, start: int, stop: int, level: int, width: int | None = None) -> tuple[int, Gene] | None:
@@ -199,7 +199,7 @@ class SegmentTable:
     def singles(self, group: int = 0) -> Genome | None:
         """Genome of single operators, each with the best gene over the levels of a group with equal grants (geometric mean): the tuned
         layer-by-layer genome."""
-        by_structure = self._alone[group]
-        if any(structure not in by_structure for structure in self._operators):
+        single_times = self._alone[group]
+        if any(structure not in single_times for structure in self._operators):
             return None
-        return tuple(Gene(k, k + 1, *by_structure[structure][1]) for k, structure in enumerate(self._operators))
+        return tuple(Gene(k, k + 1, *single_times[structure][1]) for k, structure in enumerate(self._operators))

@@ -13,9 +13,11 @@ from tuner.measure.request import Request
 def check_requests(target_graph: TargetGraph, requests: Sequence[Request]) -> None:
     """Raise `TilefarmError` for malformed requests: an error of the strategy, not a failed measurement."""
     for request in requests:
-        why = fault(target_graph, request)
-        if why is not None:
-            raise TilefarmError(f"the strategy asked for a {request.kind} of genes {[list(gene) for gene in request.genome]!r:.200}: {why}")
+        reason = fault(target_graph, request)
+        if reason is not None:
+            raise TilefarmError(
+                f"the strategy asked for a {request.kind} of genes {[list(gene) for gene in request.genome]!r:.200}: {reason}"
+            )
 
 
 def fault(target_graph: TargetGraph, request: Request) -> str | None:

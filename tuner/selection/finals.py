@@ -96,9 +96,9 @@ class Verdict:
             Finalist(
                 group[0].contender,
                 {level: cycles for entry in group for level, cycles in entry.cycles.items()},
-                {level: spread for entry in group for level, spread in entry.spread.items()},
+                {level: spread_value for entry in group for level, spread_value in entry.spread.items()},
                 {level: count for entry in group for level, count in entry.readings.items()},
-                {level: standing for entry in group for level, standing in entry.standing.items()},
+                {level: standing_value for entry in group for level, standing_value in entry.standing.items()},
             )
             for group in read.values()
         ]
@@ -111,10 +111,10 @@ def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence
     Raises `BadInputError` for a plan of another version.
     """
     rows = log[(log["run"] == run) & (log["kind"] == "program") & (log["status"] == "ok")]
-    chosen: set[str] = set()
+    plans: set[str] = set()
     for level in levels:
-        chosen.update(rows[rows["level"] == level].sort_values(["cycles", "task"])["task"].head(count))
-    payloads = tasks.set_index("task").loc[sorted(chosen), "payload"]
+        plans.update(rows[rows["level"] == level].sort_values(["cycles", "task"])["task"].head(count))
+    payloads = tasks.set_index("task").loc[sorted(plans), "payload"]
     return [validate_plan(json.loads(payload)["plan"], f"task {task}") for task, payload in payloads.items()]
 
 
@@ -131,7 +131,7 @@ def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> 
 
 
 def decide_finals(
-    entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None,
+    entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, report: Seen = lambda *_: None,
     limit: int | None = None,
 ) -> Verdict:  # fmt: skip
     """Race the contenders at all levels, which all of them fit.
@@ -140,11 +140,11 @@ def decide_finals(
     limit: readings of all together.  A finalist with a failure at any level does not win, since variants are switched between all levels.
     Raises `BoardFailedError` if all of them fail, or the baseline.
     """
-    placings = race(len(entered), levels, budget, measure, seen, limit)
+    placings = race(len(entered), levels, budget, measure, report, limit)
     able = np.logical_and.reduce([sound_programs(placing.cycles) for placing in placings.values()])
-    remaining = all(placing.leaders for placing in placings.values())
-    if not remaining or not able[-1]:
-        subject = "the baseline" if remaining else "every finalist"
+    undecided = all(placing.leaders for placing in placings.values())
+    if not undecided or not able[-1]:
+        subject = "the baseline" if undecided else "every finalist"
         raise BoardFailedError(f"{subject} failed in half of the rounds when it was measured again; --resume tries it again")
     winners = {level: min(placing.near, key=lambda number: entered[number].simplicity) for level, placing in placings.items()}
     estimated = {level: estimates(placing.cycles, winners[level]) for level, placing in placings.items()}
@@ -152,16 +152,20 @@ def decide_finals(
         Finalist(
             contender,
             {level: estimated[level][number] for level in levels},
-            {level: _spread(placings[level].cycles[:, number]) for level in levels},
+            {level: _relative_spread(placings[level].cycles[:, number]) for level in levels},
             {level: int((placings[level].cycles[:, number] > SKIPPED).sum()) for level in levels},
-            {level: _standing(placings[level], winners[level], number, bool(able[number])) for level in levels if number < len(entered)},
+            {
+                level: _find_standing(placings[level], winners[level], number, bool(able[number]))
+                for level in levels
+                if number < len(entered)
+            },
         )
         for number, contender in enumerate((*entered, baseline))
     ]
     return Verdict({level: entered[number].plan for level, number in winners.items()}, tuple(results[:-1]), (results[-1],))
 
 
-def _standing(placing: Placing, winner: int, number: int, able: bool) -> Standing:
+def _find_standing(placing: Placing, winner: int, number: int, able: bool) -> Standing:
     """Standing of a finalist at a level.  able: it ran at every level."""
     if number == winner:
         return "champion"
@@ -170,10 +174,10 @@ def _standing(placing: Placing, winner: int, number: int, able: bool) -> Standin
     return "slower" if able else "failed"
 
 
-def _spread(cycles: NDArray[np.int64]) -> float:
+def _relative_spread(cycles: NDArray[np.int64]) -> float:
     """Relative spread by the median absolute deviation (x 1.4826, as for a normal distribution): boards have outliers.  0 if not sound."""
-    good = cycles[cycles > FAILED]
+    readings = cycles[cycles > FAILED]
     if not sound_programs(cycles[:, None])[0]:
         return 0.0
-    median = float(np.median(good))
-    return round(1.4826 * float(np.median(np.abs(good - median))) / median, 6)
+    median = float(np.median(readings))
+    return round(1.4826 * float(np.median(np.abs(readings - median))) / median, 6)

@@ -22,18 +22,18 @@ class Readings:
     """Journal.  folder: folder of the search's checkpoints.  plans: digests of the programs, by number in a turn.  most: readings of the
     finals."""
 
-    def __init__(self, folder: AnyPath, plans: Sequence[str], most: int | None = None) -> None:
+    def __init__(self, folder: AnyPath, plans: Sequence[str], limit: int | None = None) -> None:
         self.path = folder / FILE
-        self._head = json.dumps({"version": VERSION, "plans": list(plans), "most": most}).encode() + b"\n"
+        self._head = json.dumps({"version": VERSION, "plans": list(plans), "most": limit}).encode() + b"\n"
         self._end = 0  # bytes that count
-        self._known = self._load()
+        self._recorded = self._load()
 
     def measured(self, turns: Sequence[Turn], measure: Callable[[Sequence[Turn]], Iterator[list[int]]]) -> Iterator[list[int]]:
         """Cycles of every turn: recorded ones, then those from `measure`, each recorded before it is yielded."""
-        recorded, self._known = self._known[: len(turns)], self._known[len(turns) :]
+        recorded, self._recorded = self._recorded[: len(turns)], self._recorded[len(turns) :]
         yield from recorded
-        asked = turns[len(recorded) :]
-        for turn, cycles in zip(asked, measure(asked), strict=True):
+        unread = turns[len(recorded) :]
+        for turn, cycles in zip(unread, measure(unread), strict=True):
             self._write(json.dumps([turn.level, turn.programs, cycles]).encode() + b"\n")
             yield cycles
 

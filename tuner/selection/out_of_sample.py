@@ -34,18 +34,19 @@ def perturb_machine(machine: Machine) -> tuple[Machine, ...]:
     The rates of the DMAs stay: another DRAM does not change them.
     """
 
-    def later(of: Ddr | Level, by: float) -> Any:
-        return of.model_copy(update={"latency_cycles": round(of.latency_cycles * by)})
+    def scale_latency(model: Ddr | Level, factor: float) -> Any:
+        return model.model_copy(update={"latency_cycles": round(model.latency_cycles * factor)})
 
-    def wider(ddr: Ddr, by: float) -> Ddr:
-        return ddr.model_copy(update={"bytes_per_cycle": round(ddr.bytes_per_cycle * by, 6)})
+    def scale_bandwidth(ddr: Ddr, factor: float) -> Ddr:
+        return ddr.model_copy(update={"bytes_per_cycle": round(ddr.bytes_per_cycle * factor, 6)})
 
     ddr, levels = machine.ddr, machine.contention
     changes: list[dict[str, Any]] = [
-        {"ddr": later(ddr, by), "contention": {name: later(level, by) for name, level in levels.items()}} for by in (LESS, MORE)
+        {"ddr": scale_latency(ddr, scale), "contention": {name: scale_latency(level, scale) for name, level in levels.items()}}
+        for scale in (LESS, MORE)
     ]
-    changes += [{"ddr": wider(ddr, by)} for by in (LESS, MORE)]
-    return tuple(machine.model_copy(update=changed) for changed in changes)
+    changes += [{"ddr": scale_bandwidth(ddr, scale)} for scale in (LESS, MORE)]
+    return tuple(machine.model_copy(update=update) for update in changes)
 
 
 def on_off(share_units: int, cycles: int) -> ContentionTrace:
@@ -55,12 +56,12 @@ def on_off(share_units: int, cycles: int) -> ContentionTrace:
     """
     on_units = max(1, share_units // 2)
     period = max(2, cycles // PERIODS)
-    on = round(period * (SHARE_UNIT - share_units) / (SHARE_UNIT - on_units))
-    if not 0 < on < period:
+    on_cycles = round(period * (SHARE_UNIT - share_units) / (SHARE_UNIT - on_units))
+    if not 0 < on_cycles < period:
         return ContentionTrace.constant(share_units)
-    begins = range(0, _COVERED * PERIODS * period, period)
-    steps = [step for begin in begins for step in ((begin, on_units), (begin + on, SHARE_UNIT))]
-    return ContentionTrace.of([*steps, (begins.stop, share_units)])
+    phases = range(0, _COVERED * PERIODS * period, period)
+    steps = [step for begin in phases for step in ((begin, on_units), (begin + on_cycles, SHARE_UNIT))]
+    return ContentionTrace.of([*steps, (phases.stop, share_units)])
 
 
 def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycles: Mapping[str, int]) -> NDArray[np.float64]:
@@ -73,10 +74,10 @@ def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycle
     times = np.empty((len(CONDITIONS), len(programs), len(levels)))
     described = [[prepare(program, machine) for program in parts] for parts in programs]
     for index, prepared in enumerate(described):
-        times[0, index] = _at_levels(prepared, machine, levels)
+        times[0, index] = _level_cycles(prepared, machine, levels)
     for condition, clock in enumerate(perturb_machine(machine), 1):
         for index, parts in enumerate(programs):
-            times[condition, index] = _at_levels([prepare(program, clock) for program in parts], clock, levels)
+            times[condition, index] = _level_cycles([prepare(program, clock) for program in parts], clock, levels)
     loads = [on_off(machine.contention[level].share_units, cycles[level]) for level in levels]
     for index, prepared in enumerate(described):
         for level, load in enumerate(loads):
@@ -85,7 +86,7 @@ def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycle
     return times
 
 
-def _at_levels(prepared: Sequence[Prepared], machine: Machine, levels: tuple[str, ...]) -> list[int]:
+def _level_cycles(prepared: Sequence[Prepared], machine: Machine, levels: tuple[str, ...]) -> list[int]:
     timings = [simulate_levels(program, machine, levels) for program in prepared]
     return [sum(timing[level].cycles for timing in timings) for level in levels]
 
@@ -95,8 +96,8 @@ def _phases(prepared: Sequence[Prepared], machine: Machine, load: ContentionTrac
     starts = [period * phase // PHASES for phase in range(PHASES)] if len(load.cycles) > 1 else [0]
     durations = []
     for start in starts:
-        now = start
+        clock = start
         for program in prepared:
-            now += simulate_trace(program, machine, load.after(now)).cycles
-        durations.append(now - start)
+            clock += simulate_trace(program, machine, load.after(clock)).cycles
+        durations.append(clock - start)
     return np.array(durations, np.int64)

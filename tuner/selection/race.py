@@ -61,7 +61,7 @@ class Placing:
 
 
 def race(
-    finalists: int, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None, limit: int | None = None
+    finalists: int, levels: Sequence[str], budget: int, measure: Measure, report: Seen = lambda *_: None, limit: int | None = None
 ) -> dict[str, Placing]:
     """Race programs 0, 1, ... at every level; number `finalists`, the baseline, is read beside them until the first test.
 
@@ -71,31 +71,31 @@ def race(
     stops = list_looks(budget)
     threshold = NormalDist().inv_cdf(1 - WRONG / (max(1, finalists - 1) * max(1, len(stops) - 1)))
     contests = {level: _Contest(finalists, threshold) for level in levels}
-    done = taken = 0
+    rounds_done = readings = 0
     for goal in stops:
         stop = goal
         if limit is not None:  # readings of eliminated programs go to the others
-            a_round = sum(len(contest.order(done)) for contest in contests.values() if contest.asks(done))
-            stop = min(goal, done + (limit - taken) // max(1, a_round))
+            a_round = sum(len(contest.order(rounds_done)) for contest in contests.values() if contest.asks(rounds_done))
+            stop = min(goal, rounds_done + (limit - readings) // max(1, a_round))
         turns = [
             Turn(level, contest.order(number))
-            for number in range(done, stop)
+            for number in range(rounds_done, stop)
             for level, contest in contests.items()
             if contest.asks(number)
         ]
-        taken += sum(len(turn.programs) for turn in turns)
+        readings += sum(len(turn.programs) for turn in turns)
         for turn, cycles in zip(turns, measure(turns), strict=True):
             contests[turn.level].add(turn.programs, cycles)
-        done = stop
+        rounds_done = stop
         for contest in contests.values():
             contest.listen()
-        ended = stop == budget or stop < goal  # no readings remain
-        if stop > ECHO or ended or all(contest.echoes for contest in contests.values()):
+        is_over = stop == budget or stop < goal  # no readings remain
+        if stop > ECHO or is_over or all(contest.echoes for contest in contests.values()):
             able = np.logical_and.reduce([sound_programs(contest.cycles) for contest in contests.values()])
             for contest in contests.values():
                 contest.look(able)
-            seen(done, {level: len(contest.reads) for level, contest in contests.items()})
-            if ended or not any(contest.reads for contest in contests.values()):
+            report(rounds_done, {level: len(contest.reads) for level, contest in contests.items()})
+            if is_over or not any(contest.reads for contest in contests.values()):
                 break
     return {level: contest.placing() for level, contest in contests.items()}
 
@@ -123,8 +123,8 @@ def score(differences: NDArray[np.float64]) -> float:
     if not count:
         return 0.0
     ascending = np.sort(differences)
-    more, at_least = (count - np.searchsorted(ascending, -ascending, side).astype(np.int64) for side in ("right", "left"))
-    pairs = (more + at_least).sum() / 2  # ordered pairs
+    above, not_below = (count - np.searchsorted(ascending, -ascending, side).astype(np.int64) for side in ("right", "left"))
+    pairs = (above + not_below).sum() / 2  # ordered pairs
     single = (ascending > 0).sum() + (ascending == 0).sum() / 2
     return float(((pairs + single) / 2 - count * (count + 1) / 4) / np.sqrt(count * (count + 1) * (2 * count + 1) / 24))
 
@@ -181,7 +181,7 @@ class _Contest:
         self.echoes = False
         self._rows: list[NDArray[np.int64]] = []
         self._beaten: dict[int, int] = {}
-        self._left: tuple[int, ...] = ()
+        self._undecided: tuple[int, ...] = ()
 
     def asks(self, number: int) -> bool:
         """Whether round `number` has readings."""
@@ -209,37 +209,39 @@ class _Contest:
     def look(self, able: NDArray[np.bool_]) -> None:
         """Eliminate programs, and select those to read further.  able: bool [programs], programs that run at all levels."""
         cycles = self.cycles
-        live = [index for index in range(self.finalists) if able[index] and not (index in self._beaten and able[self._beaten[index]])]
-        if not live:
-            self._left = self.reads = ()
+        contenders = [index for index in range(self.finalists) if able[index] and not (index in self._beaten and able[self._beaten[index]])]
+        if not contenders:
+            self._undecided = self.reads = ()
             return
-        fastest = self._fastest(cycles, live)
-        for index in live:
+        fastest = self._fastest(cycles, contenders)
+        for index in contenders:
             if index != fastest and self._significance(cycles, index, fastest) > self._sure:
                 self._beaten[index] = fastest
-        self._left = (fastest, *(index for index in live if index != fastest and self._beaten.get(index) != fastest))
+        self._undecided = (fastest, *(index for index in contenders if index != fastest and self._beaten.get(index) != fastest))
         # programs certainly within the tolerance are not read any further
-        open_ones = [index for index in self._left[1:] if self._significance(cycles, index, fastest, TOLERANCE) >= -self._sure]
+        open_ones = [index for index in self._undecided[1:] if self._significance(cycles, index, fastest, TOLERANCE) >= -self._sure]
         self.reads = tuple(sorted((fastest, *open_ones))) if open_ones and not self.echoes else ()
 
     def placing(self) -> Placing:
         cycles = self.cycles
         return Placing(
-            cycles, self._left, tuple(index for index in self._left if self._significance(cycles, index, self._left[0], TOLERANCE) <= 0)
+            cycles,
+            self._undecided,
+            tuple(index for index in self._undecided if self._significance(cycles, index, self._undecided[0], TOLERANCE) <= 0),
         )
 
-    def _fastest(self, cycles: NDArray[np.int64], live: Sequence[int]) -> int:
+    def _fastest(self, cycles: NDArray[np.int64], contenders: Sequence[int]) -> int:
         """Start with the smallest median and move to a program that is faster in pairs, while there is one."""
-        fastest = min(live, key=lambda index: float(np.median(cycles[cycles[:, index] > FAILED, index])))
-        for _ in live:
-            lags = {index: self._significance(cycles, index, fastest) for index in live}
-            faster = min(live, key=lambda index: lags[index])
-            if lags[faster] >= 0:
+        fastest = min(contenders, key=lambda index: float(np.median(cycles[cycles[:, index] > FAILED, index])))
+        for _ in contenders:
+            lags = {index: self._significance(cycles, index, fastest) for index in contenders}
+            quickest = min(contenders, key=lambda index: lags[index])
+            if lags[quickest] >= 0:
                 break
-            fastest = faster
+            fastest = quickest
         return fastest
 
-    def _significance(self, cycles: NDArray[np.int64], index: int, rival: int, by: float = 0.0) -> float:
-        """Significance, in standard deviations, that a program takes more than `by` (relative) longer than another."""
-        differences = _differences(cycles, index, rival) - by
+    def _significance(self, cycles: NDArray[np.int64], index: int, rival: int, margin: float = 0.0) -> float:
+        """Significance, in standard deviations, that a program takes more than `margin` (relative) longer than another."""
+        differences = _differences(cycles, index, rival) - margin
         return float(np.inf * np.sign(differences[0])) if self.echoes and differences[0] else score(differences)

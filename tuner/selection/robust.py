@@ -60,15 +60,15 @@ def best_variants(cycles: Floats, count: int) -> Serves:
     finite_loss = np.where(np.isnan(loss), np.inf, loss)
     best: tuple[tuple[float, ...], tuple[int, ...]] | None = None
     for size in sizes:
-        chosen = np.array(list(combinations(range(programs), size)), np.int64)
-        least = finite_loss[chosen].min(axis=1)
-        fits = np.isfinite(least)
-        covered = np.where(fits, least, 1.0)
-        keys = ((~fits).sum(axis=1), covered.max(axis=1, initial=1.0), covered.sum(axis=1))
+        combinations_of_programs = np.array(list(combinations(range(programs), size)), np.int64)
+        lowest_loss = finite_loss[combinations_of_programs].min(axis=1)
+        fits = np.isfinite(lowest_loss)
+        covered_loss = np.where(fits, lowest_loss, 1.0)
+        keys = ((~fits).sum(axis=1), covered_loss.max(axis=1, initial=1.0), covered_loss.sum(axis=1))
         index = int(np.lexsort(keys[::-1])[0])
         merit = tuple(float(key[index]) for key in keys)
         if best is None or merit < best[0]:
-            best = merit, tuple(chosen[index].tolist())
+            best = merit, tuple(combinations_of_programs[index].tolist())
     members = () if best is None else best[1]
     return tuple(_fastest(finite_loss[:, level], members) for level in range(cycles.shape[1]))
 

@@ -53,9 +53,9 @@ def settle_variants(serves: Serves, times: Floats, limit: int, insure: float = T
         room = [option for option in np.flatnonzero(cost <= 1 + insure).tolist() if len({*shipped, option}) <= limit]
         members = [program, *(option for option in room if option != program)]
         loss = np.array([losses(row[members])[:, level] for row in times])
-        worst = loss.max(axis=0)
-        if worst[0] > 1 + TOLERANCE and (
-            best := int((worst + cost[members]).argmin())
+        largest_loss = loss.max(axis=0)
+        if largest_loss[0] > 1 + TOLERANCE and (
+            best := int((largest_loss + cost[members]).argmin())
         ):  # ties go to the original choice, then to the earlier one
             current[level] = members[best]
             condition = int(loss[:, 0].argmax())

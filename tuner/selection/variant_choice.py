@@ -71,7 +71,7 @@ def choose_variants(
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or robust_index is None:
         return ShippedVariants(variants, None)
-    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, robust_index, serves, bool(displaced))
+    pays, text = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, robust_index, serves, bool(displaced))
     # sorted by cycles: a level may have more bandwidth and a longer latency
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
     lightest_row = table[number[best[lightest].plan.digest]]
@@ -94,7 +94,7 @@ def choose_variants(
             for entry in displaced
         ),
         pays=pays,
-        says=says,
+        says=text,
     )
     return ShippedVariants(variants, summary)
 
@@ -114,13 +114,13 @@ def _verdict(subject: str, levels: tuple[str, ...], cycles: Floats, robust: int,
     gain_level, loss_level = int(np.nanargmax(gain)), int(np.nanargmax(loss))
     if gain[gain_level] >= PAYS:
         two = float(np.nanmax(served_loss(cycles, best_variants(cycles, 2)))) - 1
-        why = (
+        reason = (
             f"one program for all levels takes up to {gain[gain_level]:.1%} longer (at {levels[gain_level]}), the best two up to {two:.1%}"
         )
-        return True, f"Variants pay for {subject}: {why}."
-    why = f"one program for all levels takes at most {loss[loss_level]:.1%} longer (at {levels[loss_level]})"
+        return True, f"Variants pay for {subject}: {reason}."
+    reason = f"one program for all levels takes at most {loss[loss_level]:.1%} longer (at {levels[loss_level]})"
     if not loss[loss_level]:
-        why = "one program is the fastest at every level"
+        reason = "one program is the fastest at every level"
     elif loss[loss_level] >= PAYS and displaced:
-        why += ", and the variant that is faster there is not so out of sample"
-    return False, f"Variants do not pay for {subject}: {why}."
+        reason += ", and the variant that is faster there is not so out of sample"
+    return False, f"Variants do not pay for {subject}: {reason}."

@@ -61,11 +61,11 @@ def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, Sto
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
     for path in paths:
-        if (champions := champions_in(path)) is not None:
+        if (champions := read_champions_file(path)) is not None:
             yield path.name.removesuffix(SUFFIX), champions
 
 
-def champions_in(path: AnyPath) -> StoredChampions | None:
+def read_champions_file(path: AnyPath) -> StoredChampions | None:
     """Contents of a file; None where it is damaged."""
     try:
         if path.version()[1] > MOST_BYTES:

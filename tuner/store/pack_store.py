@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_atomically
-from tuner.log.columns import schema_of, to_bytes
+from tuner.log.columns import required_schema, to_bytes
 from tuner.log.record import BOARD, flat
 from tuner.platform.files import AnyPath
 from tuner.store import champions
@@ -28,7 +28,7 @@ from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, dec
 
 PACK_BYTES = 1 << 20  # least size, except of a run's last pack
 DROPPED = ".dropped"
-STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), **flat(*BOARD), packs=pa.string())
+STORED = required_schema(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), **flat(*BOARD), packs=pa.string())
 """Stored results for a measurer: per task two words of its digest, ascending, its values at every level, the index of its
 pack in `packs` (names), and the board."""
 
@@ -59,11 +59,11 @@ class KnownTasks(NamedTuple):
     damaged: tuple[str, ...]
 
 
-def whose_line(whose: Mapping[str, str]) -> str:
-    """Line about the owner of a pack.  whose: keys `run`, `model` and `tag` of the owner (`Pack.whose`)."""
-    model, tag = whose.get("model"), whose.get("tag")
-    of_model, with_tag = f" of {model}" if model else "", f" ({tag})" if tag else ""
-    return f"run {whose.get('run', '?')}{of_model}{with_tag}"
+def whose_line(owner: Mapping[str, str]) -> str:
+    """Line about the owner of a pack.  owner: keys `run`, `model` and `tag` of the owner (`Pack.whose`)."""
+    model, tag = owner.get("model"), owner.get("tag")
+    model_text, with_tag = f" of {model}" if model else "", f" ({tag})" if tag else ""
+    return f"run {owner.get('run', '?')}{model_text}{with_tag}"
 
 
 class PackStore:
@@ -124,17 +124,17 @@ class PackStore:
             raise PackError("measured under other conditions")
         return pack
 
-    def encoded(self, whose: Mapping[str, str], measured: Measured) -> bytes:
+    def encoded(self, owner: Mapping[str, str], measured: Measured) -> bytes:
         """A pack for `put`."""
-        return encoded_pack(self.conditions, whose, measured)
+        return encoded_pack(self.conditions, owner, measured)
 
     def put(self, data: bytes) -> None:
         """Write a pack.  Raises OSError, even if the pack may have been written."""
         put_atomically(self.folder / f"{pack_name(data)}{SUFFIX}", [data])
 
-    def drop(self, name: str, why: str) -> None:
+    def drop(self, name: str, reason: str) -> None:
         """Mark a pack as dropped, so that no run reads it.  Raises OSError."""
-        put_atomically(self.folder / f"{name}{DROPPED}", [f"{why}\n".encode()])
+        put_atomically(self.folder / f"{name}{DROPPED}", [f"{reason}\n".encode()])
 
 
 def entries(root: AnyPath) -> Iterator[Entry]:
@@ -153,22 +153,22 @@ def entries(root: AnyPath) -> Iterator[Entry]:
 
 
 def _champions(folder: str, path: AnyPath) -> Entry:
-    name, size, stored = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
-    if stored is None:
+    name, size, champion_file = f"{folder}/{path.name}", path.version()[1], champions.read_champions_file(path)
+    if champion_file is None:
         return Entry(name, "damaged", size, why="half written, or changed since")
-    return Entry(name, "champions", size, why=f"run {stored.run} of {stored.model}, {stored.programs:,} programs")
+    return Entry(name, "champions", size, why=f"run {champion_file.run} of {champion_file.model}, {champion_file.programs:,} programs")
 
 
-def _entry(folder: str, path: AnyPath, dropped: bool) -> Entry:
+def _entry(folder: str, path: AnyPath, is_dropped: bool) -> Entry:
     name, size = f"{folder}/{path.name}", path.version()[1]
     try:
         pack = decoded_pack(path.mapped(), path.name.removesuffix(SUFFIX))
     except (PackError, OSError) as error:
         return Entry(name, "damaged", size, why=_line(error))
-    state: State = "dropped" if dropped else "used"
-    if not dropped and pack.conditions.simulator != simulator.VERSION:
+    state: State = "dropped" if is_dropped else "used"
+    if not is_dropped and pack.conditions.simulator != simulator.VERSION:
         state = "other simulator"
-    elif not dropped and pack.conditions.folder != folder:
+    elif not is_dropped and pack.conditions.folder != folder:
         state = "other version"
     return Entry(name, state, size, len(pack.measured.tasks), pack)
 
@@ -239,12 +239,12 @@ def _usable_results(measured: Measured) -> NDArray[np.bool_]:
     """
     if not len(measured.tasks):
         return np.zeros(0, np.bool_)
-    same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
+    duplicates = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
     differs = np.concatenate([[False], np.any(measured.values[1:] != measured.values[:-1], axis=(1, 2))])
     exact = np.array([board is None for board in measured.boards[:, 0]])
-    group = np.cumsum(~same) - 1  # number of the row's task
-    wrong_groups = np.bincount(group, same & differs & exact) > 0
-    usable: NDArray[np.bool_] = ~wrong_groups[group] & (~same | ~exact)
+    group = np.cumsum(~duplicates) - 1  # number of the row's task
+    wrong_groups = np.bincount(group, duplicates & differs & exact) > 0
+    usable: NDArray[np.bool_] = ~wrong_groups[group] & (~duplicates | ~exact)
     return usable
 
 

@@ -114,26 +114,26 @@ def keys(measured: Measured) -> list[bytes]:
     return [tasks[16 * index : 16 * index + 16] + board.encode() for index, board in enumerate(boards)]
 
 
-def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Measured) -> bytes:
+def encoded_pack(conditions: Conditions, owner: Mapping[str, str], measured: Measured) -> bytes:
     """The same content is the same bytes, with one version of Arrow."""
     levels, count = len(conditions.levels), len(measured.tasks)
 
-    def each(values: NDArray[Any], width: int) -> pa.Array:
+    def fixed_binary(values: NDArray[Any], width: int) -> pa.Array:
         data = np.repeat(values.astype(">u8").reshape(count, width // 8), levels, axis=0).tobytes()
         return pa.Array.from_buffers(pa.binary(width), count * levels, [None, pa.py_buffer(data)])
 
-    def named(values: NDArray[np.object_]) -> pa.Array:
+    def names_array(values: NDArray[np.object_]) -> pa.Array:
         return pa.array(np.repeat(values, levels), pa.string()).dictionary_encode()
 
     columns = {
-        "scope": each(measured.scopes, 8),
-        "task": each(measured.tasks, 16),
+        "scope": fixed_binary(measured.scopes, 8),
+        "task": fixed_binary(measured.tasks, 16),
         "level": pa.array(list(conditions.levels) * count, pa.string()).dictionary_encode(),
-        **{name: named(measured.boards[:, column]) for column, name in enumerate(BOARD)},
+        **{name: names_array(measured.boards[:, column]) for column, name in enumerate(BOARD)},
         **{name: pa.array(measured.values[:, :, column].ravel()) for column, name in enumerate(RESULTS)},
     }
-    about = {"version": VERSION, "conditions": asdict(conditions), "whose": dict(whose)}
-    table = pa.table(columns, schema=_SCHEMA.with_metadata({_KEY: canonical_json(about).encode()}))
+    header = {"version": VERSION, "conditions": asdict(conditions), "whose": dict(owner)}
+    table = pa.table(columns, schema=_SCHEMA.with_metadata({_KEY: canonical_json(header).encode()}))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", use_dictionary=["level", *BOARD, *RESULTS], write_statistics=False)
     return bytes(sink.getvalue())
@@ -147,19 +147,19 @@ def decoded_pack(data: memoryview | bytes, name: str) -> Pack:
         raise PackError("half written, or changed since (its digest differs)" if len(data) else "empty")
     try:
         file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
-        about = json.loads((file.schema_arrow.metadata or {})[_KEY])
-        raw = about["conditions"]
+        header = json.loads((file.schema_arrow.metadata or {})[_KEY])
+        raw = header["conditions"]
         conditions = Conditions(**{**raw, "levels": tuple(raw["levels"])})
-        if about["version"] != VERSION or not file.schema_arrow.equals(_SCHEMA):
-            raise PackError(f"version {about['version']!r}, or other columns; this program reads {VERSION}")
+        if header["version"] != VERSION or not file.schema_arrow.equals(_SCHEMA):
+            raise PackError(f"version {header['version']!r}, or other columns; this program reads {VERSION}")
         if file.metadata.num_rows > MOST_ROWS:
             raise PackError(f"{file.metadata.num_rows:,} rows, expected {MOST_ROWS:,} at most")
         table = file.read()
         table.validate(full=True)
-        whose = {str(key): str(value) for key, value in about["whose"].items()}
+        owner = {str(key): str(value) for key, value in header["whose"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as error:
         raise PackError(f"not a pack: {' '.join(str(error).split())[:200]}") from None
-    return Pack(conditions, whose, _measured(table, conditions))
+    return Pack(conditions, owner, _measured(table, conditions))
 
 
 def _measured(table: pa.Table, conditions: Conditions) -> Measured:

@@ -31,12 +31,12 @@ class CellCurve:
     cpu_s: float
 
 
-def counts_of(readings: int, points: int) -> tuple[int, ...]:
+def reading_counts(readings: int, points: int) -> tuple[int, ...]:
     """Counts of readings at which a curve is evaluated; the last is the budget."""
     return tuple(sorted({max(1, readings >> k) for k in range(points)}))
 
 
-def rungs_of(counts: Sequence[int]) -> tuple[int, ...]:
+def pruner_rungs(counts: Sequence[int]) -> tuple[int, ...]:
     """Number of counts that each session of a trial completes; the last session completes all."""
     return tuple(range(max(1, len(counts) - RUNGS), len(counts) + 1))
 

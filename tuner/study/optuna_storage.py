@@ -28,22 +28,24 @@ class StudyStorage:
     """
 
     def __init__(self, folder: Path, url: str | None, name: str) -> None:
-        self._where, self._checked = url, 0
-        self._study = optuna.create_study(storage=_opened(folder, url), study_name=name, direction="minimize", load_if_exists=True)
+        self._url, self._checked = url, 0
+        self._study = optuna.create_study(storage=_open(folder, url), study_name=name, direction="minimize", load_if_exists=True)
 
     def publish(self, records: Sequence[Record], config: TuneConfig, counts: Sequence[int]) -> None:
         """Add new trials.  Raises `BadInputError` if another study has the name."""
-        stored = self._study.get_trials(deepcopy=False)[self._checked :]
+        stored_trials = self._study.get_trials(deepcopy=False)[self._checked :]
         trials = [to_frozen_trial(record, config, counts) for record in records[self._checked :]]
-        if [(trial.params, trial.state, trial.value) for trial in stored] != [(t.params, t.state, t.value) for t in trials[: len(stored)]]:
+        if [(trial.params, trial.state, trial.value) for trial in stored_trials] != [
+            (t.params, t.state, t.value) for t in trials[: len(stored_trials)]
+        ]:
             raise BadInputError(
-                f"--storage {self._where}: has another study {self._study.study_name}, of another folder; give another --storage or --seed"
+                f"--storage {self._url}: has another study {self._study.study_name}, of another folder; give another --storage or --seed"
             )
-        self._study.add_trials(trials[len(stored) :])
+        self._study.add_trials(trials[len(stored_trials) :])
         self._checked = len(records)
 
 
-def _opened(folder: Path, url: str | None) -> BaseStorage:
+def _open(folder: Path, url: str | None) -> BaseStorage:
     if url is None:
         for journal in folder.glob(f"{JOURNAL}*"):
             journal.unlink()

@@ -51,10 +51,10 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     )
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, store=cells_store(request))
-    at_once = config.study.batch * request.seeds * len(models)
+    cells_at_once = config.study.batch * request.seeds * len(models)
 
     def workers(make: Make[TrialRun, CellCurve]) -> AbstractContextManager[Cells]:
-        return cells_workers(request, config, make, "study", at_once)
+        return cells_workers(request, config, make, "study", cells_at_once)
 
     return run_study(request.out, spec, cell, workers, request.resume, say)
 
@@ -75,13 +75,13 @@ def run_cell(
         Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,
         random_weights=random_weights, quiet=True, store=store, champions=False, resume=True,
     )  # fmt: skip
-    with searched(request) as spent:
-        opened = spent.opened
+    with searched(request) as searched_run:
+        opened = searched_run.opened
     log, copies = read_log(out, COLUMNS), subgraph_copies(out)
-    return CellCurve(levels_curve(log, copies, _untuned(opened, config, log, copies), counts), time.process_time() - start_s)
+    return CellCurve(levels_curve(log, copies, _baseline_cycles(opened, config, log, copies), counts), time.process_time() - start_s)
 
 
-def _untuned(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, copies: Mapping[str, int]) -> dict[str, int]:
+def _baseline_cycles(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, copies: Mapping[str, int]) -> dict[str, int]:
     """Cycles of the default plan by level: by the simulator; with another clock, of the first program of the log."""
     if config.runner.name == BUILT_IN and config.target.name == NPU:
         plans = default_by_level(opened)

@@ -120,7 +120,7 @@ class SweepWorker:
         run = TuneRequest(
             model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
             resume=(folder / "run.json").exists(), style=request.style, tag=request.tag, dtype=request.dtype,
-            random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(request, cell),
+            random_weights=cell.random_weights, quiet=True, mirror=_mirror_folder(request, cell),
             warm_start=tuple(path.resolve() for path in request.warm_start), min_npu_share=request.min_npu_share,
             store=cells_store(request), champions=False,
         )  # fmt: skip
@@ -136,29 +136,29 @@ class SweepWorker:
         return ""
 
 
-def _mirror_of(request: SweepRequest, cell: SweepCell) -> str | None:
+def _mirror_folder(request: SweepRequest, cell: SweepCell) -> str | None:
     return None if request.mirror is None else url_below(request.mirror, cell.name)
 
 
-def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
+def sweep_cells(request: SweepRequest) -> tuple[SweepCell, ...]:
     """Cells in the order models, machines, seeds.  Raises `BadInputError` for two cells with one folder, or a missing file."""
     cells: dict[str, SweepCell] = {}
     for model, random_weights in request.models:
         path = locate_model(model)
         for machine in request.machines:
             loaded = load_machine(machine)
-            where = str(Path(machine).resolve()) if Path(machine).is_file() else machine
+            machine_path = str(Path(machine).resolve()) if Path(machine).is_file() else machine
             for seed in range(request.seeds):
                 name = f"{plain_name(model_title(model))}-{plain_name(loaded.name)}-s{seed}"
                 if name in cells:
                     raise BadInputError(f"{model} on {machine}: {name} is the folder of {cells[name].model} already; names must differ")
-                cells[name] = SweepCell(name, path, random_weights, where, loaded.name, seed)
+                cells[name] = SweepCell(name, path, random_weights, machine_path, loaded.name, seed)
     return tuple(cells.values())
 
 
 def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     """Run or resume a sweep; returns the index.  say: prints a line whenever a cell ends.  Raises `BadInputError`."""
-    cells = cells_of(request)
+    cells = sweep_cells(request)
     config = cells_config(request, request.candidates, request.measurements)
     out = LocalPath(request.out).resolve()
     identity = SweepIdentity(
@@ -178,26 +178,28 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         atomic_write(out / SETTINGS, [config.to_yaml().encode()])
         errors: dict[str, str] = {}
         # seed by seed: cells that run at once measure different tasks, and a later seed finds the earlier one's in the store
-        waiting = sorted((cell for cell in cells if _summary(out, cell, config.budget) is None), key=lambda cell: cell.seed)
+        unfinished = sorted((cell for cell in cells if _summary(out, cell, config.budget) is None), key=lambda cell: cell.seed)
         say(
-            f"{len(cells) - len(waiting)} of {len(cells)} runs done, {_budget(config.budget)} each; "
+            f"{len(cells) - len(unfinished)} of {len(cells)} runs done, {_budget(config.budget)} each; "
             f"`{shlex.join(['tilefarm', 'status', str(request.out)])}` says how far they are"
         )
-        ended: dict[str, list[dict[str, Any]]] = {}
-        write_index(out, cells, config.budget, errors, ended)
+        ended_rows: dict[str, list[dict[str, Any]]] = {}
+        write_index(out, cells, config.budget, errors, ended_rows)
         if request.mirror is not None:
             stack.enter_context(Mirror(out, mirror_place(request.mirror), REAL, say, datasets=(), files=(SETTINGS, INDEX)))
             for cell in cells:
-                if cell not in waiting:  # finished earlier, perhaps not copied completely
+                if cell not in unfinished:  # finished earlier, perhaps not copied completely
                     Mirror(out / cell.name, mirror_place(url_below(request.mirror, cell.name)), REAL, say).close()
-        if waiting:
-            with cells_workers(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as run_cells:
-                for done, (cell, (failed, lost)) in enumerate(zip(waiting, run_cells(waiting), strict=True), len(cells) - len(waiting) + 1):
-                    error = lost or failed
+        if unfinished:
+            with cells_workers(request, config, partial(SweepWorker, request, out, config), "sweep", len(unfinished)) as run_cells:
+                for number, (cell, (failed, farm_error)) in enumerate(
+                    zip(unfinished, run_cells(unfinished), strict=True), len(cells) - len(unfinished) + 1
+                ):
+                    error = farm_error or failed
                     if error:
                         errors[cell.name] = error
-                    write_index(out, cells, config.budget, errors, ended)
-                    say(f"{done} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
+                    write_index(out, cells, config.budget, errors, ended_rows)
+                    say(f"{number} of {len(cells)}: {cell.name} {'failed: ' + error if error else _gains(out / cell.name)}")
         return read_index(out)
 
 
@@ -216,12 +218,16 @@ def _no_less(out: LocalPath, cells: tuple[SweepCell, ...], budget: BudgetSetting
         raise BadInputError(f"--out {out}: has runs of {seeds} seeds; give --seeds {seeds} or more")
     if not (out / SETTINGS).is_file():
         raise BadInputError(f"--out {out}: has no {SETTINGS}, the settings of its runs; give another --out")
-    then = load_config(str(out / SETTINGS)).budget
-    if then.kind == budget.kind != "seconds":
-        if budget.amount < then.amount:
-            raise BadInputError(f"--out {out}: has runs of {_budget(then)}; give --{then.kind} {then.amount} or more")
-    elif then != budget:
-        raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
+    recorded_budget = load_config(str(out / SETTINGS)).budget
+    if recorded_budget.kind == budget.kind != "seconds":
+        if budget.amount < recorded_budget.amount:
+            raise BadInputError(
+                f"--out {out}: has runs of {_budget(recorded_budget)}; give --{recorded_budget.kind} {recorded_budget.amount} or more"
+            )
+    elif recorded_budget != budget:
+        raise BadInputError(
+            f"--out {out}: has runs of {_budget(recorded_budget)}, not of {_budget(budget)}; give that budget, or another --out"
+        )
 
 
 def _budget(budget: BudgetSettings) -> str:
@@ -231,19 +237,19 @@ def _budget(budget: BudgetSettings) -> str:
 def _summary(out: Path, cell: SweepCell, budget: BudgetSettings) -> dict[str, Any] | None:
     """Summary of a cell finished with this budget, else None."""
     summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
-    asked = (budget.kind, budget.amount)
-    return summary if summary is not None and (summary["budget"]["kind"], summary["budget"]["requested"]) == asked else None
+    requested = (budget.kind, budget.amount)
+    return summary if summary is not None and (summary["budget"]["kind"], summary["budget"]["requested"]) == requested else None
 
 
 def write_index(
-    out: Path, cells: tuple[SweepCell, ...], budget: BudgetSettings, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]
+    out: Path, cells: tuple[SweepCell, ...], budget: BudgetSettings, errors: dict[str, str], ended_rows: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """Write `index.parquet` atomically.  ended: rows of finished cells, by name; extended here, so that each summary is read once."""
+    """Write `index.parquet` atomically.  ended_rows: rows of finished cells, by name; extended here, so that each summary is read once."""
     rows = []
     for cell in cells:
-        cell_rows = ended.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
+        cell_rows = ended_rows.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
         if cell_rows[0]["state"] in ENDED:
-            ended[cell.name] = cell_rows
+            ended_rows[cell.name] = cell_rows
         rows += cell_rows
     table = pa.Table.from_pylist(rows, _SCHEMA)
     atomic_write(out / INDEX, [encoded(table, INDEX_MARK)])
@@ -254,8 +260,8 @@ def _rows(cell: SweepCell, summary: dict[str, Any] | None, error: str | None) ->
     if summary is None:
         yield {**head, "state": "waiting" if error is None else "failed", "error": error}
         return
-    why = summary["unconfirmed"][0] if summary["unconfirmed"] else None
-    of_run = {"state": summary["status"], "error": why, "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
+    reason = summary["unconfirmed"][0] if summary["unconfirmed"] else None
+    run_columns = {"state": summary["status"], "error": reason, "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
     for level, row in summary["levels"].items():
         ddr = {"ddr_share": row["ddr"]["share"], "level_latency_cycles": row["ddr"]["latency_cycles"]}
-        yield {**head, **of_run, "level": level, **ddr, **{name: row[name] for name in _OF_LEVEL}}
+        yield {**head, **run_columns, "level": level, **ddr, **{name: row[name] for name in _OF_LEVEL}}

@@ -28,7 +28,7 @@ from tuner.platform.local_files import LocalPath
 from tuner.runs.folder import SETTINGS, Identity, RunFolder, read_json, write_json
 from tuner.runs.list_runs import SUMMARY
 from tuner.runs.study_summary import VERSION
-from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
+from tuner.study.curve import CellCurve, areas, mean_curve, pruner_rungs, reading_counts
 from tuner.study.optuna_storage import StudyStorage
 from tuner.study.trials import Pruner, Record, ask_trials, best_trial, check_space, front, may_stop
 
@@ -81,7 +81,7 @@ class StudySpec:
     @property
     def counts(self) -> tuple[int, ...]:
         """Counts of readings at which curves are evaluated."""
-        return counts_of(self.config.study.measurements, self.config.study.points)
+        return reading_counts(self.config.study.measurements, self.config.study.points)
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ def _gain(value: float | None) -> str:
 def _trial_line(spec: StudySpec) -> str:
     """Line that describes a trial."""
     networks, seeds, counts = len(spec.models), len(spec.seeds), spec.counts
-    stops = ", ".join(f"{counts[rung - 1]:,}" for rung in rungs_of(counts)[:-1])
-    when = f"after {stops} one behind the median is stopped, once {max(1, spec.config.study.startup)} have come to their end"
+    stops = ", ".join(f"{counts[rung - 1]:,}" for rung in pruner_rungs(counts)[:-1])
+    condition = f"after {stops} one behind the median is stopped, once {max(1, spec.config.study.startup)} have come to their end"
     return (
         f"a trial is {networks} x {seeds} = {networks * seeds} searches (networks x seeds) of {counts[-1]:,} readings; "
-        f"{when if stops else 'none is stopped early'}"
+        f"{condition if stops else 'none is stopped early'}"
     )
 
 
@@ -166,8 +166,8 @@ def _differs(folder: LocalPath, config: TuneConfig) -> list[str]:
     path = folder / SETTINGS
     if not path.is_file():
         return []
-    then = load_config(str(path))
-    (old, new), changes = (settings.study.model_dump(mode="json") for settings in (then, config)), config.changed_since(path)
+    recorded = load_config(str(path))
+    (old, new), changes = (settings.study.model_dump(mode="json") for settings in (recorded, config)), config.changed_since(path)
     for key in old:
         if key != "parameters" and old[key] != new[key]:
             changes.append(f"study.{key} {old[key]!r}, not {new[key]!r}")
@@ -203,10 +203,10 @@ def _batch(folder: LocalPath, spec: StudySpec, number: int, records: Sequence[Re
     """Ask and run batch `number`, limited to the study's trials; existing results in `records` stay."""
     size = spec.config.study.batch
     earlier, existing = records[: number * size], list(records[number * size :])
-    asked = ask_trials(spec.config, spec.seed, number, min(size, spec.trials - number * size), earlier, spec.counts)
-    if [record.params for record in asked[: len(existing)]] != [record.params for record in existing]:
+    trials = ask_trials(spec.config, spec.seed, number, min(size, spec.trials - number * size), earlier, spec.counts)
+    if [record.params for record in trials[: len(existing)]] != [record.params for record in existing]:
         raise BadInputError(f"{_path(folder, number)}: optuna {optuna.__version__} asks other trials than these; give another --out")
-    new = asked[len(existing) :]
+    new = trials[len(existing) :]
     work = folder / WORK
     try:
         _clear(work)
@@ -224,28 +224,28 @@ def _clear(work: Path) -> None:
 def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier: Sequence[Record], work: Path) -> None:
     """Fill in curves and values, rung by rung; all searches of one rung go out together, network by network."""
     config, counts = spec.config, spec.counts
-    rungs = rungs_of(counts) if may_stop(config, earlier) else (len(counts),)
+    rungs = pruner_rungs(counts) if may_stop(config, earlier) else (len(counts),)
     pruner = Pruner(config, counts, earlier) if len(rungs) > 1 else None
     configs = {record.number: config.replaced({**record.params, "farm.backend": "serial"}) for record in records}
     for rung in rungs:
-        alive = [record for record in records if record.error is None and not record.pruned]
-        asked = [(index, model, seed, record) for index, model in enumerate(spec.models) for record in alive for seed in spec.seeds]
+        running = [record for record in records if record.error is None and not record.pruned]
+        searches = [(index, model, seed, record) for index, model in enumerate(spec.models) for record in running for seed in spec.seeds]
         outcomes = cells(
             [
                 TrialRun(model, spec.machine, configs[record.number], seed, counts[:rung], str(work / f"{record.number}-{index}-{seed}"))
-                for index, model, seed, record in asked
+                for index, model, seed, record in searches
             ]
         )
-        for (index, model, seed, record), (curve, why) in zip(asked, outcomes, strict=True):
+        for (index, model, seed, record), (curve, reason) in zip(searches, outcomes, strict=True):
             if curve is None:
-                record.error = record.error or f"{model}: {why}"
+                record.error = record.error or f"{model}: {reason}"
             elif not curve.levels or not all(len(row) == rung and all(map(math.isfinite, row)) for row in curve.levels.values()):
                 record.error = record.error or f"{model}: not a finite number per level and count: {dict(curve.levels)}"
             else:
                 record.cells[f"{index} {seed}"] = dict(curve.levels)
                 record.cpu_s = round(record.cpu_s + curve.cpu_s, 2)
         # a search failed for any of its networks fails its trial
-        for record in alive:
+        for record in running:
             if record.error is None:
                 record.curve = mean_curve(list(record.cells.values()))
                 record.pruned = rung < len(counts) and pruner is not None and pruner.stops(record)

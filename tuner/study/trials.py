@@ -74,8 +74,8 @@ def select_history(records: Sequence[Record]) -> list[Record]:
         return list(records)
     finished = sorted((record for record in records if record.value is not None), key=lambda record: (record.value, record.number))
     best = {record.number for record in finished[:BEST]}
-    chosen = best.union([record.number for record in records if record.number not in best][len(best) - HISTORY :])
-    return [record for record in records if record.number in chosen]
+    numbers = best.union([record.number for record in records if record.number not in best][len(best) - HISTORY :])
+    return [record for record in records if record.number in numbers]
 
 
 def ask_trials(config: TuneConfig, seed: int, batch: int, count: int, earlier: Sequence[Record], counts: Sequence[int]) -> list[Record]:

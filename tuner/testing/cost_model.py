@@ -50,9 +50,9 @@ class CostModelContract:
     def test_what_is_loaded_predicts_the_same(self) -> None:
         data = self.once.save()
         assert isinstance(data, bytes), f"saved a {type(data).__name__}, expected bytes"
-        back = self.model.load(data)
-        assert np.array_equal(back.predict(self.rows.features), self.predicted(self.rows.features)), "after load, other cycles"
-        assert back.save() == data, "after load, other bytes"
+        loaded_model = self.model.load(data)
+        assert np.array_equal(loaded_model.predict(self.rows.features), self.predicted(self.rows.features)), "after load, other cycles"
+        assert loaded_model.save() == data, "after load, other bytes"
 
     def test_nothing_is_pickled(self) -> None:
         assert not is_pickle(self.once.save()), "saved a pickle, which runs what whoever wrote the file likes"

@@ -45,5 +45,5 @@ class RunnerContract:
         program = self.programs[-1]
         failed = self.bench.once(program._replace(container=program.container[: len(program.container) // 2]), level)
         assert failed.cycles is None, f"half of a container took {failed.cycles} cycles"
-        after = self.bench.once(program, level)
-        assert after.cycles is not None, f"after one that cannot be run, a good one failed: {after}"
+        reading = self.bench.once(program, level)
+        assert reading.cycles is not None, f"after one that cannot be run, a good one failed: {reading}"

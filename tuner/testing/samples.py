@@ -28,12 +28,12 @@ def sample_model() -> ModelProto:
     """A chain of four convolutions with ReLU."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
-    for i, (read, written) in enumerate(pairwise(WIDTHS)):
-        weights.append(numpy_helper.from_array(rng.standard_normal((written, read, 3, 3), dtype=np.float32) / 10, f"w{i}"))
+    for i, (width_in, width_out) in enumerate(pairwise(WIDTHS)):
+        weights.append(numpy_helper.from_array(rng.standard_normal((width_out, width_in, 3, 3), dtype=np.float32) / 10, f"w{i}"))
         nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"c{i}"], name=f"conv{i}", pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"c{i}"], [f"x{i + 1}"], name=f"relu{i}"))
-    ends = [(f"x{i}", WIDTHS[i]) for i in (0, len(WIDTHS) - 1)]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size, 24, 24]) for name, size in ends]
+    outer_ports = [(f"x{i}", WIDTHS[i]) for i in (0, len(WIDTHS) - 1)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size, 24, 24]) for name, size in outer_ports]
     graph = helper.make_graph(nodes, "sample", ports[:1], ports[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 

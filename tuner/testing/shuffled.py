@@ -44,10 +44,10 @@ class ShuffledJobs:
     def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
         del patience_s
         key, job = self._started.pop(self._random.randrange(len(self._started)))
-        who = self._random.randrange(self.workers)
-        update = self.broadcast.update(job, (self._job_runners[who].known.version, self._models[who]))
-        self._models[who] = job.models or self._models[who]
-        return [(key, self._job_runners[who].work(job, update))]
+        worker = self._random.randrange(self.workers)
+        update = self.broadcast.update(job, (self._job_runners[worker].known.version, self._models[worker]))
+        self._models[worker] = job.models or self._models[worker]
+        return [(key, self._job_runners[worker].work(job, update))]
 
 
 def searched(spec: SearchSpec, folder: LocalPath, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:

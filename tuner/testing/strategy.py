@@ -55,8 +55,8 @@ class StrategyContract:
 
     @cached_property
     def config(self) -> TuneConfig:
-        few = ("search.lag=6", "segments.candidates=8", "segments.measured=3", "farm.checkpoint_every_s=0.001")
-        return load_config(None, (*few, *self.settings))
+        settings = ("search.lag=6", "segments.candidates=8", "segments.measured=3", "farm.checkpoint_every_s=0.001")
+        return load_config(None, (*settings, *self.settings))
 
     @property
     def target_graph(self) -> TargetGraph:
@@ -89,14 +89,14 @@ class StrategyContract:
             knowledge.learn_epoch(findings)
         return out
 
-    def _watched(self, where: str, rounds: list[Sequence[Request]], requests: Sequence[Request]) -> Asking[Sequence[Measurement]]:
+    def _watched(self, label: str, rounds: list[Sequence[Request]], requests: Sequence[Request]) -> Asking[Sequence[Measurement]]:
         """Keeps a round, and lets it be measured."""
         rounds.append(list(requests))
-        assert len(rounds) <= MOST_ROUNDS, f"{where}: more than {MOST_ROUNDS} rounds; a job has an end"
-        assert len(requests) <= MOST_REQUESTS, f"{where}: {len(requests)} requests in a round, expected {MOST_REQUESTS} at most"
+        assert len(rounds) <= MOST_ROUNDS, f"{label}: more than {MOST_ROUNDS} rounds; a job has an end"
+        assert len(requests) <= MOST_REQUESTS, f"{label}: {len(requests)} requests in a round, expected {MOST_REQUESTS} at most"
         for request in requests:
-            why = fault(self.target_graph, request)
-            assert why is None, f"{where}: {request.kind} {request.genome}: {why}"
+            reason = fault(self.target_graph, request)
+            assert reason is None, f"{label}: {request.kind} {request.genome}: {reason}"
         return (yield requests)
 
     @cached_property
@@ -123,14 +123,16 @@ class StrategyContract:
         assert self.strategy.version, "version '', expected a text that is not empty"
 
     def test_the_same_tells_give_the_same_asks(self) -> None:
-        for then, now in zip(self.once, self.epochs(), strict=True):
-            assert then.rounds == now.rounds, f"epoch {now.epoch}, shard {now.shard}: told the same, it asked something else"
+        for first_epochs, second_epochs in zip(self.once, self.epochs(), strict=True):
+            assert first_epochs.rounds == second_epochs.rounds, (
+                f"epoch {second_epochs.epoch}, shard {second_epochs.shard}: told the same, it asked something else"
+            )
 
     def test_it_asks_for_its_unit_alone_and_a_job_ends(self) -> None:
         assert len(self.once) == (EPOCHS - 1) * self.config.search.shards
 
     def test_it_asks_for_programs(self) -> None:
-        programs = {request.genome for asked in self.once for part in asked.rounds for request in part if request.kind == "program"}
+        programs = {request.genome for epoch in self.once for part in epoch.rounds for request in part if request.kind == "program"}
         assert programs, f"no program in {EPOCHS - 1} epochs of {self.config.search.shards} jobs, which is all that a search is for"
 
     def test_any_number_of_job_runners_gives_the_same_search(self) -> None:

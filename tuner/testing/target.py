@@ -44,10 +44,10 @@ class TargetContract:
     def times(self, target: Target) -> list[NDArray[np.int64]]:
         """Times of every segment, of a stage of two, and of the program."""
         program = plan_of(self.target_graph, [plan for plan, _ in self.segments])
-        asked: list[Timed] = [target.alone(plan, start) for plan, start in self.segments]
-        asked += [target.stage(self.segments[1:3]), target.program(program)]
-        arrays = [timed for timed in asked if isinstance(timed, np.ndarray)]
-        assert len(arrays) == len(asked), f"not timed: {[str(timed) for timed in asked if not isinstance(timed, np.ndarray)]}"
+        timings: list[Timed] = [target.alone(plan, start) for plan, start in self.segments]
+        timings += [target.stage(self.segments[1:3]), target.program(program)]
+        arrays = [timed for timed in timings if isinstance(timed, np.ndarray)]
+        assert len(arrays) == len(timings), f"not timed: {[str(timed) for timed in timings if not isinstance(timed, np.ndarray)]}"
         return arrays
 
     def test_every_kind_is_timed_at_every_level(self) -> None:
@@ -72,14 +72,14 @@ class TargetContract:
         for values in first:
             values[:] = -1
         for repeated in (self.times(target), self.times(self.target(self.target_graph, self.levels))):
-            for one, second in zip(copies, repeated, strict=True):
-                np.testing.assert_array_equal(one, second)
+            for first_time, second_time in zip(copies, repeated, strict=True):
+                np.testing.assert_array_equal(first_time, second_time)
 
     def test_levels_do_not_depend_on_each_other(self) -> None:
-        every = self.times(self.target(self.target_graph, self.levels))
+        all_levels = self.times(self.target(self.target_graph, self.levels))
         last = self.times(self.target(self.target_graph, self.levels[-1:]))
-        for one, single in zip(every, last, strict=True):
-            np.testing.assert_array_equal(one[-1:], single)
+        for joint, single in zip(all_levels, last, strict=True):
+            np.testing.assert_array_equal(joint[-1:], single)
 
     def test_no_program_is_faster_than_its_model_can_be(self) -> None:
         program = self.times(self.target(self.target_graph, self.levels))[-1]

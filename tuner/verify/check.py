@@ -84,19 +84,19 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
     """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds unknown to the file."""
     compiled = session.compiled
     programs, machine = compiled.programs(level), compiled.machine
-    prepared, needs = compiled.prepared(level), compiled.needs(level)
-    several = len(programs) > 1
+    prepared, requirements = compiled.prepared(level), compiled.needs(level)
+    has_pieces = len(programs) > 1
     return LevelCheck(
         level,
         compare_values(session, feeds, expected, level),
         tuple(
-            f"{piece.name}: {finding}" if several else str(finding)
+            f"{piece.name}: {finding}" if has_pieces else str(finding)
             for piece, stream in zip(compiled.pieces, programs, strict=True)
             for finding in sanitize(stream, machine)
         ),
         compiled.cycles(level),
         {
-            name: simulate_all(prepared, machine, compiled.level(name)).cycles if needs.fits(machine.granted(name)) else None
+            name: simulate_all(prepared, machine, compiled.level(name)).cycles if requirements.fits(machine.granted(name)) else None
             for name in compiled.levels
         },
         bound_of_all(prepared, machine, compiled.level(level)),
@@ -124,10 +124,10 @@ def check_levels(
     session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, levels: Sequence[str] | None = None
 ) -> list[LevelCheck]:
     """Run `check_level` for levels (default: all); each stream runs once."""
-    wanted = tuple(levels) if levels else session.levels
-    streams = {level: session.compiled.same_as(level) or level for level in wanted}
-    done = {level: check_level(session, feeds, expected, level) for level in dict.fromkeys(streams.values())}
-    return [move_to_level(done[stream], level, session.compiled) for level, stream in streams.items()]
+    level_names = tuple(levels) if levels else session.levels
+    streams = {level: session.compiled.same_as(level) or level for level in level_names}
+    checks = {level: check_level(session, feeds, expected, level) for level in dict.fromkeys(streams.values())}
+    return [move_to_level(checks[stream], level, session.compiled) for level, stream in streams.items()]
 
 
 def move_to_level(checked: LevelCheck, level: str, compiled: Compiled) -> LevelCheck:

@@ -37,7 +37,7 @@ from simulator.onnx_names import refill
 from simulator.session import InferenceSession
 from tuner.verify.fixed_point import apply_fixed_point, nodes_between
 from tuner.verify.reference import StoredTensors, run_reference
-from tuner.verify.reference_body import body_of
+from tuner.verify.reference_body import expand_bodies
 from tuner.verify.values import TensorComparison, compare_values
 
 Plans = Callable[[LoweredModel], Mapping[str, Plan]]
@@ -57,20 +57,22 @@ class FirstWrong:
         return "; ".join([f"the first operator whose value is wrong is {self.operator}{output_text}: {self.compared}", *self.weights])
 
 
-def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]], level: str, wrong: Sequence[str]) -> FirstWrong | None:
+def first_wrong(
+    body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]], level: str, failed_outputs: Sequence[str]
+) -> FirstWrong | None:
     """Find the first wrong operator; None without one, as when this compiler compiles the model correctly.
 
-    body: a file with the model.  wrong: names of wrong tensors of the compiled file.
+    body: a file with the model.  failed_outputs: names of wrong tensors of the compiled file.
     """
     model = onnx.load(body)
     frames = frame_count(model)
-    pieces = body_of(model)
-    inside = {name for piece in pieces for k in piece.nodes for name in model.graph.node[k].output}
+    pieces = expand_bodies(model)
+    npu_tensors = {name for piece in pieces for k in piece.nodes for name in model.graph.node[k].output}
     model = load_model(model, where=str(body))
     search = _Search(model, ModelSpec(body, compiled.machine, compiled.dtype, frames=frames), feeds, level)
-    names = search.tensors(inside)
+    names = search.tensors(npu_tensors)
     fault = search.first(names, default_by_level)
-    last = max((names.index(name) for name in wrong if name in names), default=-1)
+    last = max((names.index(name) for name in failed_outputs if name in names), default=-1)
     if fault is None and last >= 0 and (fault := search.first([names[last]], quick_plans)) is not None:
         right = -1
         while last - right > 1:
@@ -87,16 +89,16 @@ class _Search:
         self.types = {item.name: item for item in (*graph.value_info, *graph.output) if has_shape(item)}
         self.makers = {name: label(node) for node in graph.node for name in node.output}
 
-    def tensors(self, inside: set[str]) -> list[str]:
-        """Tensors among `inside` that the host can receive, in graph order; of a group of nodes only its outputs."""
+    def tensors(self, npu_tensors: set[str]) -> list[str]:
+        """Tensors among `npu_tensors` that the host can receive, in graph order; of a group of nodes only its outputs."""
         groups = fuse_groups(self.model)
         self.makers |= {name: label(node) for node in groups.model.graph.node for name in node.output}
         outputs = [(members, name) for node, members in zip(groups.model.graph.node, groups.members, strict=True) for name in node.output]
-        outputs = [(members, name) for members, name in outputs if name in inside and name in self.types]
-        refused = check_support(self._model_until([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
-        return [name for members, name in outputs if members.isdisjoint(refused)]
+        outputs = [(members, name) for members, name in outputs if name in npu_tensors and name in self.types]
+        unsupported = check_support(self._truncate([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
+        return [name for members, name in outputs if members.isdisjoint(unsupported)]
 
-    def _model_until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
+    def _truncate(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
         """Model with other outputs, and only the nodes that they need."""
         part = deepcopy(self.model)
         refill(part.graph.output, (self.types[name] for name in names))
@@ -105,7 +107,7 @@ class _Search:
 
     def first(self, names: Sequence[str], plans: Plans) -> FirstWrong | None:
         """First wrong tensor if the model ends in these tensors; None without one, or if this part cannot be compiled."""
-        model = self._model_until(names, nodes_between(self.model.graph.node, set(), set(names)))
+        model = self._truncate(names, nodes_between(self.model.graph.node, set(), set(names)))
         try:
             opened = lower_model(self.source, model)
             measured = measure(opened, {self.level: plans(opened)[self.level]})
@@ -120,4 +122,6 @@ class _Search:
         except TilefarmError:  # this compiler or onnxruntime may reject a part
             return None
         weights = tuple(out_of_range_lines(opened.weights_beyond, self.source.dtype))
-        return next((FirstWrong(self.makers[name], name, one, weights) for name, one in compared.items() if not one.ok), None)
+        return next(
+            (FirstWrong(self.makers[name], name, comparison, weights) for name, comparison in compared.items() if not comparison.ok), None
+        )

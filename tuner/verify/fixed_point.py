@@ -28,7 +28,7 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_names import names_read
 from simulator.session import InferenceSession
 from tuner.verify.reference import ReferenceValues
-from tuner.verify.reference_body import body_of
+from tuner.verify.reference_body import expand_bodies
 
 Array = NDArray[Any]
 WHOSE = "those of TFLite's rounding"
@@ -59,11 +59,11 @@ class _Formulas:
     def __init__(self, compiled: Compiled, body: Path) -> None:
         model = onnx.load(body)
         frames = frame_count(model)
-        body_of(model)
+        expand_bodies(model)
         self._graphs = {piece.name: to_fixed_point(_graph(piece, model, frames)) for piece in compiled.pieces}
 
-    def __call__(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
-        return evaluate(self._graphs[piece.name], given)
+    def __call__(self, piece: CompiledPiece, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return evaluate(self._graphs[piece.name], inputs)
 
 
 def _graph(piece: CompiledPiece, model: ModelProto, frames: int) -> Graph:
@@ -91,9 +91,9 @@ def _port(buffer: DdrBuffer, memory: MemoryMap, frames: int) -> ValueInfoProto:
 
 def nodes_between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:
     """Nodes on the way from inputs to outputs, in their order."""
-    wanted, needed = set(outputs), list[NodeProto]()
+    wanted_tensors, needed = set(outputs), list[NodeProto]()
     for node in reversed(list(nodes)):
-        if wanted & (set(node.output) - inputs):
-            wanted |= names_read([node]) - inputs
+        if wanted_tensors & (set(node.output) - inputs):
+            wanted_tensors |= names_read([node]) - inputs
             needed.append(node)
     return needed[::-1]

@@ -22,14 +22,14 @@ Inputs = Sequence[Array | None]  # None for a missing optional input
 Attributes = Mapping[str, Any]
 
 
-def formula_of(node: NodeProto) -> Callable[[Inputs], list[Array]] | None:
+def node_formula(node: NodeProto) -> Callable[[Inputs], list[Array]] | None:
     """Formula for the node's outputs, or None."""
     formula = FORMULAS.get((node.domain, node.op_type)) or FORMULAS.get(("", node.op_type))
     if formula is None:
         return None
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    where = node.name or node.output[0]
-    return lambda inputs: formula(inputs, attributes, where)
+    location = node.name or node.output[0]
+    return lambda inputs: formula(inputs, attributes, location)
 
 
 def _required(inputs: Inputs, index: int) -> Array:
@@ -42,23 +42,23 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
 
 
-def _q(inputs: Inputs, index: int, of: Array, where: str, axis: int | None = None) -> Quantisation:
+def _q(inputs: Inputs, index: int, tensor: Array, location: str, axis: int | None = None) -> Quantisation:
     """Quantisation from two inputs, for a present tensor."""
-    return Quantisation.of(_required(inputs, index), _optional(inputs, index + 1), of.dtype, of.shape, axis, where)
+    return Quantisation.of(_required(inputs, index), _optional(inputs, index + 1), tensor.dtype, tensor.shape, axis, location)
 
 
-def _made(inputs: Inputs, index: int, dtype: Any, where: str) -> Quantisation:
+def _output_quantisation(inputs: Inputs, index: int, dtype: Any, location: str) -> Quantisation:
     """Quantisation as `_q`, for an output of the node."""
-    return Quantisation.of(_required(inputs, index), _optional(inputs, index + 1), dtype, where=where)
+    return Quantisation.of(_required(inputs, index), _optional(inputs, index + 1), dtype, where=location)
 
 
-def _first(array: Array, last: Any) -> Array:
+def _channels_first(array: Array, channels_last: Any) -> Array:
     """Array with channels moved from the last axis to axis 1, if they are last."""
-    return np.moveaxis(array, -1, 1) if last else array
+    return np.moveaxis(array, -1, 1) if channels_last else array
 
 
-def _back(array: Array, last: Any) -> Array:
-    return np.moveaxis(array, 1, -1) if last else array
+def _restore_axes(array: Array, channels_last: Any) -> Array:
+    return np.moveaxis(array, 1, -1) if channels_last else array
 
 
 def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int]) -> SlidingWindow:
@@ -70,105 +70,105 @@ def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     if auto.startswith("SAME"):
         total = [max(0, (-(-size // step) - 1) * step + r - size) for size, step, r in zip(spatial, strides, reach, strict=True)]
-        less = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total]
-        pads = [*less, *(t - part for t, part in zip(total, less, strict=True))]
+        leading = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total]
+        pads = [*leading, *(t - part for t, part in zip(total, leading, strict=True))]
     if attributes.get("ceil_mode", 0):
         for axis in range(rank):
             free = spatial[axis] + pads[axis] + pads[rank + axis] - reach[axis]
-            more = -free % strides[axis]
-            if spatial[axis] + pads[axis] > (free + more) // strides[axis] * strides[axis]:  # a window must begin inside the image
-                pads[rank + axis] += more
+            missing_rows = -free % strides[axis]
+            if spatial[axis] + pads[axis] > (free + missing_rows) // strides[axis] * strides[axis]:  # a window must begin inside the image
+                pads[rank + axis] += missing_rows
     return SlidingWindow(kernel, strides, tuple(pads), dilations, int(attributes.get("group", 1)))
 
 
-def _quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _quantize(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     x, zero = _required(inputs, 0), _optional(inputs, 2)
     dtype = np.dtype(np.uint8) if zero is None else zero.dtype
-    q = Quantisation.of(_required(inputs, 1), zero, dtype, x.shape, attributes.get("axis", 1), where)
+    q = Quantisation.of(_required(inputs, 1), zero, dtype, x.shape, attributes.get("axis", 1), location)
     return [linear.quantize(x, q)]
 
 
-def _dequantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _dequantize(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     x = _required(inputs, 0)
-    return [linear.dequantize(x, _q(inputs, 1, x, where, attributes.get("axis", 1)))]
+    return [linear.dequantize(x, _q(inputs, 1, x, location, attributes.get("axis", 1)))]
 
 
-def _conv(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    last = attributes.get("channels_last", 0)
-    x, w, bias = _first(_required(inputs, 0), last), _required(inputs, 3), _optional(inputs, 8)
-    x_q, w_q = _q(inputs, 1, x, where), _q(inputs, 4, w, where, 0)
-    products.check_bound(x_q, w, w_q, 0, bias, where)
+def _conv(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    channels_last = attributes.get("channels_last", 0)
+    x, w, bias = _channels_first(_required(inputs, 0), channels_last), _required(inputs, 3), _optional(inputs, 8)
+    x_q, w_q = _q(inputs, 1, x, location), _q(inputs, 4, w, location, 0)
+    products.check_bound(x_q, w, w_q, 0, bias, location)
     window = _window(attributes, x.shape[2:], w.shape[2:])
-    return [_back(products.conv(x, x_q, w, w_q, _made(inputs, 6, x.dtype, where), window, bias), last)]
+    return [_restore_axes(products.conv(x, x_q, w, w_q, _output_quantisation(inputs, 6, x.dtype, location), window, bias), channels_last)]
 
 
-def _conv_integer(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _conv_integer(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     x, w = _required(inputs, 0), _required(inputs, 1)
-    x_q, w_q = (Quantisation.of(np.float32(1), _optional(inputs, i), v.dtype, v.shape, 0, where) for i, v in ((2, x), (3, w)))
+    x_q, w_q = (Quantisation.of(np.float32(1), _optional(inputs, i), v.dtype, v.shape, 0, location) for i, v in ((2, x), (3, w)))
     return [products.conv_sums(x, x_q, w, w_q, _window(attributes, x.shape[2:], w.shape[2:]))]
 
 
-def _matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _matmul(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     del attributes
     a, b = _required(inputs, 0), _required(inputs, 3)
-    a_q, b_q = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1)
-    products.check_bound(a_q, b, b_q, -1, None, where)
-    return [products.matmul(a, a_q, b, b_q, _made(inputs, 6, a.dtype, where))]
+    a_q, b_q = _q(inputs, 1, a, location), _q(inputs, 4, b, location, -1)
+    products.check_bound(a_q, b, b_q, -1, None, location)
+    return [products.matmul(a, a_q, b, b_q, _output_quantisation(inputs, 6, a.dtype, location))]
 
 
-def _matmul_integer(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _matmul_integer(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     del attributes
     a, b = _required(inputs, 0), _required(inputs, 1)
-    a_q = Quantisation.of(np.float32(1), _optional(inputs, 2), a.dtype, where=where)
-    return [products.matmul_sums(a, a_q, b, Quantisation.of(np.float32(1), _optional(inputs, 3), b.dtype, b.shape, -1, where))]
+    a_q = Quantisation.of(np.float32(1), _optional(inputs, 2), a.dtype, where=location)
+    return [products.matmul_sums(a, a_q, b, Quantisation.of(np.float32(1), _optional(inputs, 3), b.dtype, b.shape, -1, location))]
 
 
-def _matmul_to_float(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _matmul_to_float(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     del attributes
     a, b = _required(inputs, 0), _required(inputs, 1)
-    a_q = Quantisation.of(_required(inputs, 2), _optional(inputs, 4), a.dtype, where=where)
-    b_q = Quantisation.of(_required(inputs, 3), _optional(inputs, 5), b.dtype, b.shape, -1, where)
+    a_q = Quantisation.of(_required(inputs, 2), _optional(inputs, 4), a.dtype, where=location)
+    b_q = Quantisation.of(_required(inputs, 3), _optional(inputs, 5), b.dtype, b.shape, -1, location)
     return [linear.scale_sums(products.matmul_sums(a, a_q, b, b_q), linear.output_scale(a_q, b_q, None), _optional(inputs, 6))]
 
 
-def _dynamic_matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _dynamic_matmul(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     del attributes
     x, b = _required(inputs, 0), _required(inputs, 1)
-    q, b_q = linear.dynamic_quantisation(x), _q(inputs, 2, b, where, -1)
+    q, b_q = linear.dynamic_quantisation(x), _q(inputs, 2, b, location, -1)
     sums = products.matmul_sums(linear.quantize(x, q), q, b, b_q)
     return [linear.scale_sums(sums, linear.output_scale(q, b_q, None), _optional(inputs, 4))]
 
 
-def _dynamic_quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    del attributes, where
+def _dynamic_quantize(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    del attributes, location
     x = _required(inputs, 0)
     q = linear.dynamic_quantisation(x)
     return [linear.quantize(x, q), q.scale.reshape(()), q.zero_point.reshape(())]
 
 
-def _gemm(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _gemm(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     a, b, bias = _required(inputs, 0), _required(inputs, 3), _optional(inputs, 6)
     a, b = a.T if attributes.get("transA", 0) else a, b.T if attributes.get("transB", 0) else b
-    a_q, b_q, alpha = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1), attributes.get("alpha", 1.0)
-    products.check_bound(a_q, b, b_q, -1, None, where)
+    a_q, b_q, alpha = _q(inputs, 1, a, location), _q(inputs, 4, b, location, -1), attributes.get("alpha", 1.0)
+    products.check_bound(a_q, b, b_q, -1, None, location)
     if _optional(inputs, 7) is None:
         return [linear.scale_sums(products.gemm_sums(a, a_q, b, b_q, bias), linear.output_scale(a_q, b_q, None, alpha))]
-    return [products.gemm(a, a_q, b, b_q, _made(inputs, 7, a.dtype, where), bias, alpha)]
+    return [products.gemm(a, a_q, b, b_q, _output_quantisation(inputs, 7, a.dtype, location), bias, alpha)]
 
 
-def _of_two(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
-    def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _binary(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
+    def compute(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
         del attributes
         a, b = _required(inputs, 0), _required(inputs, 3)
-        return [function(a, _q(inputs, 1, a, where), b, _q(inputs, 4, b, where), _made(inputs, 6, a.dtype, where))]
+        return [function(a, _q(inputs, 1, a, location), b, _q(inputs, 4, b, location), _output_quantisation(inputs, 6, a.dtype, location))]
 
     return compute
 
 
-def _of_one(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
-    def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _unary(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
+    def compute(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
         x = _required(inputs, 0)
-        return [function(x, _q(inputs, 1, x, where), _made(inputs, 3, x.dtype, where), attributes)]
+        return [function(x, _q(inputs, 1, x, location), _output_quantisation(inputs, 3, x.dtype, location), attributes)]
 
     return compute
 
@@ -182,71 +182,71 @@ def _softmax(array: Array, x_q: Quantisation, y_q: Quantisation, attributes: Att
 
 
 def _average(array: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
-    last = attributes.get("channels_last", 0)
-    image = _first(array, last)
+    channels_last = attributes.get("channels_last", 0)
+    image = _channels_first(array, channels_last)
     window = _window(attributes, image.shape[2:], ())
-    return _back(pooling.average_pool(image, x_q, y_q, window, bool(attributes.get("count_include_pad", 0))), last)
+    return _restore_axes(pooling.average_pool(image, x_q, y_q, window, bool(attributes.get("count_include_pad", 0))), channels_last)
 
 
 def _global_average(array: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
-    last = attributes.get("channels_last", 0)
-    return _back(pooling.global_average_pool(_first(array, last), x_q, y_q), last)
+    channels_last = attributes.get("channels_last", 0)
+    return _restore_axes(pooling.global_average_pool(_channels_first(array, channels_last), x_q, y_q), channels_last)
 
 
-def _concat(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    parts = [(_required(inputs, i), _q(inputs, i + 1, _required(inputs, i), where)) for i in range(2, len(inputs), 3)]
-    return [tables.concat(parts, _made(inputs, 0, parts[0][0].dtype, where), attributes["axis"])]
+def _concat(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    parts = [(_required(inputs, i), _q(inputs, i + 1, _required(inputs, i), location)) for i in range(2, len(inputs), 3)]
+    return [tables.concat(parts, _output_quantisation(inputs, 0, parts[0][0].dtype, location), attributes["axis"])]
 
 
-def _max_pool(last: bool) -> Callable[[Inputs, Attributes, str], list[Array]]:
-    def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-        del where
-        x = _first(_required(inputs, 0), last)
-        return [_back(pooling.max_pool(x, _window(attributes, x.shape[2:], ())), last)]
+def _max_pool(channels_last: bool) -> Callable[[Inputs, Attributes, str], list[Array]]:
+    def compute(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+        del location
+        x = _channels_first(_required(inputs, 0), channels_last)
+        return [_restore_axes(pooling.max_pool(x, _window(attributes, x.shape[2:], ())), channels_last)]
 
     return compute
 
 
-def _transpose(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    del where
+def _transpose(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    del location
     return [_required(inputs, 0).transpose(attributes.get("perm"))]
 
 
-def _flatten(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    del where
+def _flatten(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    del location
     x, axis = _required(inputs, 0), attributes.get("axis", 1)
     return [x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1)]
 
 
-def _reshape(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    del where
+def _reshape(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    del location
     x = _required(inputs, 0)
     keep = not attributes.get("allowzero", 0)
     return [x.reshape([x.shape[i] if size == 0 and keep else int(size) for i, size in enumerate(_required(inputs, 1))])]
 
 
-def _slice(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    del attributes, where
-    x, starts, ends = (_required(inputs, i) for i in range(3))
+def _slice(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
+    del attributes, location
+    x, starts, stops = (_required(inputs, i) for i in range(3))
     axes, steps = _optional(inputs, 3), _optional(inputs, 4)
-    chosen = [slice(None)] * x.ndim
+    slices = [slice(None)] * x.ndim
     for i, axis in enumerate(range(len(starts)) if axes is None else axes.tolist()):
         step = 1 if steps is None else int(steps[i])
-        end = int(ends[i])
+        end = int(stops[i])
         # backwards, an end before the first value means none; Python would count it from the end
-        chosen[axis] = slice(int(starts[i]), None if step < 0 and end < -x.shape[axis] else end, step)
-    return [x[tuple(chosen)]]
+        slices[axis] = slice(int(starts[i]), None if step < 0 and end < -x.shape[axis] else end, step)
+    return [x[tuple(slices)]]
 
 
-def _pad(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+def _pad(inputs: Inputs, attributes: Attributes, location: str) -> list[Array]:
     x, pads, value, axes = _required(inputs, 0), _required(inputs, 1), _optional(inputs, 2), _optional(inputs, 3)
     mode = attributes.get("mode", b"constant")
     if mode != b"constant" or pads.min() < 0:
-        raise BadInputError(f"{where}: pads {pads.tolist()}, mode {mode.decode()}; expected constants around the tensor")
-    around = [(0, 0)] * x.ndim
+        raise BadInputError(f"{location}: pads {pads.tolist()}, mode {mode.decode()}; expected constants around the tensor")
+    padding = [(0, 0)] * x.ndim
     for i, axis in enumerate(range(x.ndim) if axes is None else axes.tolist()):
-        around[axis] = (int(pads[i]), int(pads[len(pads) // 2 + i]))
-    return [np.pad(x, around, constant_values=0 if value is None else value.reshape(-1)[0])]
+        padding[axis] = (int(pads[i]), int(pads[len(pads) // 2 + i]))
+    return [np.pad(x, padding, constant_values=0 if value is None else value.reshape(-1)[0])]
 
 
 MS = "com.microsoft"
@@ -263,17 +263,17 @@ FORMULAS: dict[tuple[str, str], Callable[[Inputs, Attributes, str], list[Array]]
     ("", "Reshape"): _reshape,
     ("", "Slice"): _slice,
     ("", "Pad"): _pad,
-    ("", "MaxPool"): _max_pool(last=False),
-    (MS, "NhwcMaxPool"): _max_pool(last=True),
+    ("", "MaxPool"): _max_pool(channels_last=False),
+    (MS, "NhwcMaxPool"): _max_pool(channels_last=True),
     (MS, "MatMulIntegerToFloat"): _matmul_to_float,
     (MS, "DynamicQuantizeMatMul"): _dynamic_matmul,
     (MS, "QGemm"): _gemm,
-    (MS, "QLinearAdd"): _of_two(elementwise.add),
-    (MS, "QLinearMul"): _of_two(elementwise.mul),
+    (MS, "QLinearAdd"): _binary(elementwise.add),
+    (MS, "QLinearMul"): _binary(elementwise.mul),
     (MS, "QLinearConcat"): _concat,
-    (MS, "QLinearAveragePool"): _of_one(_average),
-    (MS, "QLinearGlobalAveragePool"): _of_one(_global_average),
-    (MS, "QLinearSigmoid"): _of_one(lambda x, x_q, y_q, _: tables.sigmoid(x, x_q, y_q)),
-    (MS, "QLinearLeakyRelu"): _of_one(lambda x, x_q, y_q, attributes: tables.leaky_relu(x, x_q, y_q, attributes.get("alpha", 0.01))),
-    (MS, "QLinearSoftmax"): _of_one(_softmax),
+    (MS, "QLinearAveragePool"): _unary(_average),
+    (MS, "QLinearGlobalAveragePool"): _unary(_global_average),
+    (MS, "QLinearSigmoid"): _unary(lambda x, x_q, y_q, _: tables.sigmoid(x, x_q, y_q)),
+    (MS, "QLinearLeakyRelu"): _unary(lambda x, x_q, y_q, attributes: tables.leaky_relu(x, x_q, y_q, attributes.get("alpha", 0.01))),
+    (MS, "QLinearSoftmax"): _unary(_softmax),
 }

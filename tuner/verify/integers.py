@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from compiler.frontend.onnx_io.attributes import one_line
 from simulator.exact_onnxruntime import REFUSALS, exact_model, read_tensors
 from simulator.npu.errors import BadInputError
-from tuner.verify.integer_formulas import formula_of
+from tuner.verify.integer_formulas import node_formula
 
 Array = NDArray[Any]
 
@@ -58,7 +58,7 @@ class Difference:
     count: int
 
 
-def integers_of(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
+def isolated_integers(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
     """Run a model on onnxruntime and keep every tensor.  Raises BadInputError."""
     try:
         optimised = exact_model(model)
@@ -88,7 +88,7 @@ def compare_integers(integers: Integers) -> tuple[Difference, ...]:
     for computed in integers.nodes:
         if not computed.is_quantised:
             continue
-        node, formula = computed.node, formula_of(computed.node)
+        node, formula = computed.node, node_formula(computed.node)
         count = sum(value.size for value in computed.outputs)
         differing = None
         if formula is not None:
@@ -110,11 +110,11 @@ def _differing(computed: Array, reference: Array) -> int:
 
 def summarise_differences(records: Sequence[Difference]) -> list[str]:
     """Line for each kind: operators, values, differing values."""
-    kinds = Counter(one.kind for one in records)
+    kinds = Counter(record.kind for record in records)
     lines = []
     for kind, operators in sorted(kinds.items()):
-        of_kind = [one for one in records if one.kind == kind]
-        counted = [one.differing for one in of_kind if one.differing is not None]
-        verdict = f"{sum(counted):,} differing" if len(counted) == len(of_kind) else "no formula"
-        lines.append(f"{kind}: {operators} operators, {sum(one.count for one in of_kind):,} values, {verdict}")
+        kind_records = [record for record in records if record.kind == kind]
+        differing_counts = [record.differing for record in kind_records if record.differing is not None]
+        verdict = f"{sum(differing_counts):,} differing" if len(differing_counts) == len(kind_records) else "no formula"
+        lines.append(f"{kind}: {operators} operators, {sum(record.count for record in kind_records):,} values, {verdict}")
     return lines

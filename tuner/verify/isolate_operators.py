@@ -42,15 +42,17 @@ def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
     return node.op_type not in VIEWS and any(types.get(name) in INTEGERS_ON_NPU for name in names if name)
 
 
-def isolate_operators(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> IsolatedOperators:
-    """Isolate the integer operators among the nodes `inside` that have inputs and outputs in `values`; each reads its inputs from
+def isolate_operators(
+    model: ModelProto, npu_nodes: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]
+) -> IsolatedOperators:
+    """Isolate the integer operators among the nodes `npu_nodes` that have inputs and outputs in `values`; each reads its inputs from
     outside."""
-    inside, groups = set(inside), fuse_groups(model)
+    npu_nodes, groups = set(npu_nodes), fuse_groups(model)
     constants = {item.name for item in groups.model.graph.initializer}  # includes tables of groups
     builder = _Builder(model, groups, constants, values)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         read = [name for name in node.input if name and name not in constants]
-        if members <= inside and on_integers(node, types) and read and all(name in values for name in (*read, *node.output)):
+        if members <= npu_nodes and on_integers(node, types) and read and all(name in values for name in (*read, *node.output)):
             builder.add(node, [model.graph.node[i] for i in sorted(members)], read)
     return builder.finish()
 
@@ -98,22 +100,22 @@ class _Builder:
             source = node.input[0]
         value = self.values[source]
         if value.ndim != 4 or not order:
-            given = _GIVEN + source
-            self.given[given] = value
+            input_name = _GIVEN + source
+            self.given[input_name] = value
         else:
             moved = value.transpose(order)
-            given, shape = f"{_GIVEN}{source}.{''.join(map(str, order))}", moved.shape
-            self.given[given] = moved.reshape(_joined_heads_shape(shape, order))
-            self._reshape(given, f"{prefix}.apart", shape)
+            input_name, shape = f"{_GIVEN}{source}.{''.join(map(str, order))}", moved.shape
+            self.given[input_name] = moved.reshape(_joined_heads_shape(shape, order))
+            self._reshape(input_name, f"{prefix}.apart", shape)
             inverse = np.argsort(order).tolist()
             self.made.graph.node.append(helper.make_node("Transpose", [f"{prefix}.apart"], [f"{prefix}.given"], perm=inverse))
-            given = f"{prefix}.given"
+            input_name = f"{prefix}.given"
         for i, node in enumerate(reversed(chain)):
             copy = self.made.graph.node.add()
             copy.CopyFrom(node)
-            copy.name, copy.input[0], copy.output[0] = f"{prefix}.{i}", given, f"{prefix}.{i}"
-            given = copy.output[0]
-        return given
+            copy.name, copy.input[0], copy.output[0] = f"{prefix}.{i}", input_name, f"{prefix}.{i}"
+            input_name = copy.output[0]
+        return input_name
 
     def _reshape(self, source: str, target: str, shape: Sequence[int]) -> None:
         self.made.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}.shape"))

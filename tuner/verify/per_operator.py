@@ -56,8 +56,8 @@ class OperatorCheck:
     @property
     def total(self) -> tuple[int, int, int]:
         """Number of operators, values, differing values."""
-        operators, values, wrong = (sum(counts[i] for counts in self.kinds.values()) for i in range(3))
-        return operators, values, wrong
+        operators, values, differing = (sum(counts[i] for counts in self.kinds.values()) for i in range(3))
+        return operators, values, differing
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,14 @@ class QuantisedCheck:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        _, values, wrong = self.operators.total
+        _, values, differing = self.operators.total
         steps = self.operators.steps
         lines = []
-        if wrong:
+        if differing:
             source = "onnxruntime's" if steps is None else WHOSE
-            lines.append(f"operators on integers: {wrong:,} of {values:,} values differ from {source}, first in {self.operators.first!r}")
+            lines.append(
+                f"operators on integers: {differing:,} of {values:,} values differ from {source}, first in {self.operators.first!r}"
+            )
         if steps is not None and steps.keys() - {"1"}:
             lines.append(
                 f"operators on integers: values up to {max(steps, key=float)} steps off onnxruntime's; expected 1, which a rounding is"
@@ -126,9 +128,9 @@ def check_operators(expected: IntegerReference, machine: Machine, dtype: DataTyp
             distance = np.abs(reference.astype(np.float64) - formulas[name])
             steps.update(f"{step:g}" for step in distance[distance > 0].tolist())
             reference = formulas[name]
-        wrong = count_differing(outputs[name], reference)
-        first = first or (name if wrong else "")
-        counts.setdefault(kind, Counter()).update(operators=1, values=reference.size, wrong=wrong)
+        differing = count_differing(outputs[name], reference)
+        first = first or (name if differing else "")
+        counts.setdefault(kind, Counter()).update(operators=1, values=reference.size, wrong=differing)
     by_kind = {kind: (c["operators"], c["values"], c["wrong"]) for kind, c in sorted(counts.items())}
     return OperatorCheck(by_kind, first, tuple(left_out), dict(sorted(steps.items())) if machine.rounding == "fixed_point" else None)
 
@@ -137,14 +139,16 @@ def run_operators(expected: IntegerReference, machine: Machine, dtype: DataType)
     """Outputs of the operators that the machine can run; and by formulas for a machine with fixed-point rounding."""
 
     model, data = load(expected.isolated_model, where="operators on integers")
-    lowered, packed = _pack_graph(model, data, machine, dtype)
-    program = Infeasible("", "") if packed is None else Compiler(packed.target_graph).compile(default_plan(packed.target_graph))
-    if lowered is None or packed is None or isinstance(program, Infeasible):
+    lowered, packed_graph = _pack_graph(model, data, machine, dtype)
+    program = (
+        Infeasible("", "") if packed_graph is None else Compiler(packed_graph.target_graph).compile(default_plan(packed_graph.target_graph))
+    )
+    if lowered is None or packed_graph is None or isinstance(program, Infeasible):
         return {}, {}
     formulas = evaluate(to_fixed_point(lowered), expected.given) if machine.rounding == "fixed_point" else {}
     memory = program.memory
     ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
-    ddr[: packed.constants.size] = packed.constants
+    ddr[: packed_graph.constants.size] = packed_graph.constants
     for buffer in memory.of_kind("input"):
         load_input(ddr, buffer, expected.given[buffer.name], memory.type_of(buffer))
     execute(program, machine, ddr)
@@ -158,25 +162,25 @@ def _pack_graph(model: ModelProto, data: ExternalData, machine: Machine, dtype: 
     def pack(graph: Graph) -> Packed:
         return pack_unit(graph, machine, dtype)
 
-    remaining: ModelProto | None = model
-    while remaining is not None:
+    rest_model: ModelProto | None = model
+    while rest_model is not None:
         try:
-            graph = lower(remaining, data=data)
+            graph = lower(rest_model, data=data)
             return graph, pack(graph)
         except UnsupportedError:
             able = MachineSupport(pack, no_floats(machine, dtype))
-            remaining, data = (
-                _model_without(ModelWithoutWeights(remaining, data).filled(), check_support(remaining, SUPPORTED, able).refused),
+            rest_model, data = (
+                _remove_nodes(ModelWithoutWeights(rest_model, data).filled(), check_support(rest_model, SUPPORTED, able).refused),
                 NO_DATA,
             )
     return None, None
 
 
-def _model_without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
+def _remove_nodes(model: ModelProto, unsupported: Collection[int]) -> ModelProto | None:
     """Model without the groups of refused nodes; None if nothing is removed, or nothing remains."""
-    removed = {i for members in fuse_groups(model).members if not members.isdisjoint(refused) for i in members}
-    nodes = [node for i, node in enumerate(model.graph.node) if i not in removed]
-    if not removed or not nodes:
+    removed_nodes = {i for members in fuse_groups(model).members if not members.isdisjoint(unsupported) for i in members}
+    nodes = [node for i, node in enumerate(model.graph.node) if i not in removed_nodes]
+    if not removed_nodes or not nodes:
         return None
     read, outputs = names_read(nodes), {name for node in nodes for name in node.output}
     part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
@@ -191,12 +195,12 @@ def _model_without(model: ModelProto, refused: Collection[int]) -> ModelProto | 
 
 def measure_agreement(outputs: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:
     """Agreement of outputs with the float model; choices are along axis 1, of outputs with two channels or more."""
-    same = choices = 0
+    equal = choices = 0
     signal = noise = 0.0
     for name, ideal in floats.items():
         float_values, npu_values = ideal.astype(np.float64), np.asarray(outputs[name], np.float64)
         signal, noise = signal + float((float_values**2).sum()), noise + float(((float_values - npu_values) ** 2).sum())
         if ideal.ndim > 1 and ideal.shape[1] > 1:
-            chosen = float_values.argmax(axis=1) == npu_values.argmax(axis=1)
-            same, choices = same + int(chosen.sum()), choices + chosen.size
-    return Agreement((same, choices), float("inf") if noise == 0 else float(10 * np.log10(signal / noise)) if signal else -float("inf"))
+            equal_choices = float_values.argmax(axis=1) == npu_values.argmax(axis=1)
+            equal, choices = equal + int(equal_choices.sum()), choices + equal_choices.size
+    return Agreement((equal, choices), float("inf") if noise == 0 else float(10 * np.log10(signal / noise)) if signal else -float("inf"))

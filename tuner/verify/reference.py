@@ -94,8 +94,8 @@ class ReferenceValues:
         `run_reference`."""
         answer, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
         stream = iter(arrays)
-        given, expected, of_floats = ({name: next(stream) for name in answer[key]} for key in ("given", "kinds", "floats"))
-        return IntegerReference(answer, given, expected, of_floats, model)
+        inputs, expected, float_outputs = ({name: next(stream) for name in answer[key]} for key in ("given", "kinds", "floats"))
+        return IntegerReference(answer, inputs, expected, float_outputs, model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +115,16 @@ class IntegerReference:
 
 def count_differing(actual: Array, expected: Array) -> int:
     """Number of different values; NaN equals NaN."""
-    same = actual == expected
-    return int(same.size - (same | (np.isnan(actual) & np.isnan(expected)) if actual.dtype.kind == "f" else same).sum())
+    equal = actual == expected
+    return int(equal.size - (equal | (np.isnan(actual) & np.isnan(expected)) if actual.dtype.kind == "f" else equal).sum())
 
 
-def run_reference(path: Path, feeds: Mapping[str, Array], stored: StoredTensors, timeout_s: float = TIMEOUT_S) -> ReferenceValues:
+def run_reference(path: Path, feeds: Mapping[str, Array], stored_tensors: StoredTensors, timeout_s: float = TIMEOUT_S) -> ReferenceValues:
     """Run the body of a compiled ONNX file (or a plain ONNX file) on onnxruntime.
 
     Raises `BadInputError` for a file without body, a refusal or crash of onnxruntime, or a run longer than `timeout_s`.
     """
-    child = _Child(path, dict(feeds), stored, timeout_s)
+    child = _Child(path, dict(feeds), stored_tensors, timeout_s)
     answer, arrays, _ = child("values")
     stream = iter(arrays)
     values = {name: next(stream) for name in answer["values"]}

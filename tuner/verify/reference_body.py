@@ -63,7 +63,7 @@ class ReferencePiece:
     nodes: range
 
 
-def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
+def expand_bodies(model: ModelProto) -> tuple[ReferencePiece, ...]:
     """Restore the plain model of a compiled model: nodes of the functions' bodies, no container.  `model` is changed.
 
     Returns the pieces, () for a plain model.  The restored model has one frame.
@@ -75,10 +75,10 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     nodes: list[NodeProto] = []
     pieces = []
     frames = frame_count(model)
-    of_one = restore_nodes if frames > 1 else list
+    nodes_of_frame = restore_nodes if frames > 1 else list
     for node in model.graph.node:
         if node.domain != DOMAIN:
-            nodes += of_one([node])
+            nodes += nodes_of_frame([node])
             continue
         bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == node.op_type]
         if len(bodies) != 1:
@@ -86,7 +86,7 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
         if list(node.input) != list(bodies[0].input) or list(node.output) != list(bodies[0].output):
             raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
         begin = len(nodes)
-        nodes += of_one(bodies[0].node)
+        nodes += nodes_of_frame(bodies[0].node)
         pieces.append(
             ReferencePiece(tuple(name for name in node.input if name not in weights), tuple(node.output), range(begin, len(nodes)))
         )
@@ -110,18 +110,18 @@ def softmax_inputs(model: ModelProto, names: Iterable[str]) -> dict[str, str]:
     return logits
 
 
-def types_of(model: ModelProto) -> dict[str, int]:
+def tensor_types(model: ModelProto) -> dict[str, int]:
     """Element types of all tensors known to shape inference.  Weights are replaced by their types, so nothing large is copied."""
     graph = model.graph
     light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     light.graph.node.extend(graph.node)
     light.graph.output.extend(graph.output)
-    given = {item.name for item in graph.input}
+    inputs = {item.name for item in graph.input}
     light.graph.input.extend(graph.input)
     light.graph.input.extend(
         helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         for tensor in graph.initializer
-        if tensor.name not in given
+        if tensor.name not in inputs
     )
     inferred = onnx.shape_inference.infer_shapes(light).graph
     items = [*inferred.input, *inferred.value_info, *inferred.output]
@@ -130,10 +130,10 @@ def types_of(model: ModelProto) -> dict[str, int]:
 
 def stepped_outputs(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> list[str]:
     """Outputs of the model that are discontinuous in values of the NPU: an integer, boolean or step lies between."""
-    inside = {k for piece in pieces for k in piece.nodes}
+    npu_nodes = {k for piece in pieces for k in piece.nodes}
     smooth, jumps = {name for piece in pieces for name in piece.outputs}, set[str]()
     for k, node in enumerate(model.graph.node):
-        if k in inside:
+        if k in npu_nodes:
             continue  # given onnxruntime's own inputs
         read = names_read([node])
         if read & jumps or (read & smooth and node.op_type in _STEPS):
@@ -144,13 +144,13 @@ def stepped_outputs(model: ModelProto, pieces: tuple[ReferencePiece, ...], types
     return [port.name for port in model.graph.output if port.name in jumps]
 
 
-def run_model(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """Run the model for each of the feeds: tensors by name; those of `wanted` that are no outputs become outputs."""
-    wanted = list(dict.fromkeys(wanted))
+def run_model(model: ModelProto, names: Iterable[str], feeds: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """Run the model for each of the feeds: tensors by name; those of `names` that are no outputs become outputs."""
+    names = list(dict.fromkeys(names))
     outputs = {port.name for port in model.graph.output}
-    model.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
+    model.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in outputs)
     session = exact_session(model)
-    return [dict(zip(wanted, session.run(wanted, fed), strict=True)) for fed in feeds]
+    return [dict(zip(names, session.run(names, fed), strict=True)) for fed in feeds]
 
 
 def round_tensors(
@@ -166,23 +166,23 @@ def round_tensors(
     A scalar `_SCALE` must be fed as well.  Each piece reads its inputs from `values`, frame by frame; floats except `wide` are rounded.
     Vectors of weights are not rounded: a bias stays in float32, and batch normalisation is folded into weights before their rounding.
     """
-    graph, of_piece = model.graph, {k: piece for piece in pieces for k in piece.nodes}
-    given: dict[str, str] = {}  # input of a piece -> original tensor
+    graph, piece_by_node = model.graph, {k: piece for piece in pieces for k in piece.nodes}
+    renamed_inputs: dict[str, str] = {}  # input of a piece -> original tensor
     nodes, functions = [], {} if is_quantised(model) else _FUNCTIONS  # functions of integers are tables
     for k, node in enumerate(graph.node):
         nodes.append(node)
-        if k not in of_piece:
+        if k not in piece_by_node:
             continue
         for i, name in enumerate(node.input):
-            if name in of_piece[k].inputs:
-                given[_OURS + "given." + name] = name
+            if name in piece_by_node[k].inputs:
+                renamed_inputs[_OURS + "given." + name] = name
                 node.input[i] = _OURS + "given." + name
         for i, name in enumerate(node.output):
             if name in stored or node.op_type in functions:
                 node.output[i] = f"{_OURS}raw.{name}"
                 nodes += _rounding(node.output[i], name, _LOST_BITS.get(node.op_type, 0))
-    host = names_read(node for k, node in enumerate(graph.node) if k not in of_piece) | {port.name for port in graph.output}
-    weight_names = names_read(graph.node[k] for k in of_piece) - host
+    host = names_read(node for k, node in enumerate(graph.node) if k not in piece_by_node) | {port.name for port in graph.output}
+    weight_names = names_read(graph.node[k] for k in piece_by_node) - host
     for tensor in graph.initializer:
         if tensor.name in weight_names and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
             tensor.CopyFrom(numpy_helper.from_array(round_to_float16(numpy_helper.to_array(tensor)), tensor.name))
@@ -190,7 +190,7 @@ def round_tensors(
     fed = [
         {
             new: frame[name] if frame[name].dtype != np.float32 or name in wide else round_to_float16(frame[name])
-            for new, name in given.items()
+            for new, name in renamed_inputs.items()
         }
         for frame in values
     ]
@@ -222,13 +222,13 @@ def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
     ]
 
 
-def _beside_integers(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> set[str]:
+def _float_borders(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> set[str]:
     """Floats of pieces next to quantisation: the NPU holds them in its data type, in any memory."""
-    inside = {k for piece in pieces for k in piece.nodes}
+    npu_nodes = {k for piece in pieces for k in piece.nodes}
     groups = fuse_groups(model)
     floats: set[str] = set()
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
-        if members <= inside and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+        if members <= npu_nodes and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
             floats |= {name for name in (node.input[0], node.output[0]) if types.get(name) == TensorProto.FLOAT}
     return floats
 
@@ -239,7 +239,7 @@ def round_to_float16(values: Array) -> Array:
         return values.astype(np.float16).astype(np.float32)
 
 
-def first_beyond(
+def find_out_of_range(
     model: ModelProto,
     pieces: tuple[ReferencePiece, ...],
     stored: set[str],
@@ -256,7 +256,7 @@ def first_beyond(
     for piece in pieces:
         order |= dict.fromkeys(piece.inputs)
         order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in floats}
-    given = {name: _most([np.abs(frame[name]).max(initial=0.0) for frame in feeds]) for name in order if name in feeds[0]}
+    input_maxima = {name: _maximum([np.abs(frame[name]).max(initial=0.0) for frame in feeds]) for name in order if name in feeds[0]}
     computed = [name for name in order if name not in feeds[0]]
     # onnxruntime runs the last unread node first, with its inputs: in forward order all tensors would be alive at once
     for name in reversed(computed):
@@ -265,10 +265,10 @@ def first_beyond(
     read = names_read(graph.node[k] for piece in pieces for k in piece.nodes)
     weights = [tensor for tensor in graph.initializer if tensor.name in read and tensor.data_type == TensorProto.FLOAT]
     reduced = run_model(model, [_OURS + "max." + name for name in computed], feeds)
-    largest = given | {name: _most([frame[_OURS + "max." + name] for frame in reduced]) for name in computed}
-    for name in sorted(order, key=lambda name: (largest[name] < 1, name not in stored)):  # stable: in graph order
-        if not holds(dtype, largest[name]):
-            return OutOfRange(name, largest[name])
+    maxima = input_maxima | {name: _maximum([frame[_OURS + "max." + name] for frame in reduced]) for name in computed}
+    for name in sorted(order, key=lambda name: (maxima[name] < 1, name not in stored)):  # stable: in graph order
+        if not holds(dtype, maxima[name]):
+            return OutOfRange(name, maxima[name])
     for tensor in weights:
         peak = float(np.abs(numpy_helper.to_array(tensor)).max(initial=0.0))
         if not holds(dtype, peak):
@@ -276,7 +276,7 @@ def first_beyond(
     return None
 
 
-def _most(numbers: Sequence[Any]) -> float:
+def _maximum(numbers: Sequence[Any]) -> float:
     """Maximum; NaN if any is NaN."""
     return float(np.max(numbers))
 
@@ -302,17 +302,17 @@ def run_job(folder: Path) -> None:
         feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(request["feeds"])}
     model = onnx.load(request["model"])
     frames = frame_count(model)
-    pieces = body_of(model)
+    pieces = expand_bodies(model)
     # onnxruntime would round float16 after every operator and so hide the error to be measured; the NPU stores double as float32
     widen_model(model, (TensorProto.FLOAT16, TensorProto.DOUBLE))
-    types, quantised = types_of(model), is_quantised(model)
+    types, quantised = tensor_types(model), is_quantised(model)
     float_borders = FloatBorders(frozenset(), {})
     wide = set(request["wide"])
     if quantised:
         types = infer_types(model, types)
         float_borders = find_borders(model, {k: piece.inputs for piece in pieces for k in piece.nodes}, types, wide)
     floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
-    stored = (floats & (set(request["stored"]) | _beside_integers(model, pieces, types))) - wide
+    stored = (floats & (set(request["stored"]) | _float_borders(model, pieces, types))) - wide
     feeds = {
         name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
         for name, array in feeds.items()
@@ -320,12 +320,12 @@ def run_job(folder: Path) -> None:
     by_frame = split_frames(feeds, frames)
     dtype = DataType[request["dtype"]]
     if request["job"] == "beyond":
-        beyond = first_beyond(model, pieces, stored, floats, by_frame, dtype)
-        _tell(folder, {"beyond": None if beyond is None else [beyond.tensor, str(beyond.largest)]})
+        out_of_range = find_out_of_range(model, pieces, stored, floats, by_frame, dtype)
+        _tell(folder, {"beyond": None if out_of_range is None else [out_of_range.tensor, str(out_of_range.largest)]})
         return
     if request["job"] == "integers":
-        inside = [k for piece in pieces for k in piece.nodes]
-        found_integers = collect_integers(model, inside, types, by_frame[0], folder / FLOATS)
+        npu_nodes = [k for piece in pieces for k in piece.nodes]
+        found_integers = collect_integers(model, npu_nodes, types, by_frame[0], folder / FLOATS)
         onnx.save(found_integers.model, folder / "out.onnx")
         np.savez(folder / "out.npz", *found_integers.arrays)
         _tell(folder, found_integers.answer)
@@ -333,19 +333,19 @@ def run_job(folder: Path) -> None:
     names = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
     jumps = stepped_outputs(model, pieces, types)
     logits = softmax_inputs(model, names)
-    between = [name for piece in pieces for name in piece.inputs if name not in feeds]
-    outputs = run_model(model, [*names, *between, *logits.values()], by_frame)
-    scale = {name: _most([np.abs(frame[source]).max() for frame in outputs]) for name, source in logits.items()}
-    given = [name for piece in pieces for name in piece.inputs if name in feeds]
+    computed_inputs = [name for piece in pieces for name in piece.inputs if name not in feeds]
+    outputs = run_model(model, [*names, *computed_inputs, *logits.values()], by_frame)
+    scale = {name: _maximum([np.abs(frame[source]).max() for frame in outputs]) for name, source in logits.items()}
+    fed_inputs = [name for piece in pieces for name in piece.inputs if name in feeds]
     split = [
-        {name: frame[name] for name in dict.fromkeys([*names, *between])} | {name: fed[name] for name in given}
+        {name: frame[name] for name in dict.fromkeys([*names, *computed_inputs])} | {name: fed[name] for name in fed_inputs}
         for frame, fed in zip(outputs, by_frame, strict=True)
     ]
     values = join_frames(split)
     samples: list[dict[str, Array]] = []
     if dtype == DataType.float16 and pieces:
-        more = [{**fed, **extra} for fed, extra in zip(by_frame, round_tensors(model, pieces, stored, split, wide), strict=True)]
-        runs = run_model(model, names, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in more))
+        rounded_feeds = [{**fed, **extra} for fed, extra in zip(by_frame, round_tensors(model, pieces, stored, split, wide), strict=True)]
+        runs = run_model(model, names, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in rounded_feeds))
         samples = [join_frames(runs[start : start + frames]) for start in range(0, len(runs), frames)]
     np.savez(folder / "out.npz", *values.values(), *(array for sample in samples for array in sample.values()))
     report = {"values": list(values), "rounded": [list(sample) for sample in samples], "logits_scale": scale, "stepped": jumps}

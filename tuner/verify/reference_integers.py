@@ -66,25 +66,27 @@ class FloatBorders:
     steps: Mapping[str, float]
 
 
-def find_borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> FloatBorders:
-    """Find exact tensors and their steps.  of_piece: NPU node -> inputs of its piece.  wide: floats of the NPU's ports in float32."""
+def find_borders(
+    model: ModelProto, piece_inputs: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]
+) -> FloatBorders:
+    """Find exact tensors and their steps.  piece_inputs: NPU node -> inputs of its piece.  wide: floats of the NPU's ports in float32."""
     wide = set(wide)
     clean = {item.name for item in model.graph.input}
     steps: dict[str, float] = {}
     groups = fuse_groups(model)
     constants = {item.name: item for item in groups.model.graph.initializer}  # includes tables of groups
-    outside: set[str] = set(clean)
+    host_tensors: set[str] = set(clean)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
-        given = of_piece.get(min(members))
+        inputs = piece_inputs.get(min(members))
         view = node.op_type in VIEWS and not node.domain
         read = names_read([node]) - constants.keys()
-        if given is None:
+        if inputs is None:
             is_exact = read <= clean
-            outside.update(node.output)
+            host_tensors.update(node.output)
         else:
             is_exact = all(
                 types.get(name) in _INTEGERS or name in wide
-                if name in given
+                if name in inputs
                 else name in clean and (view or types.get(name) in INTEGERS_ON_NPU)
                 for name in read
             )
@@ -96,11 +98,11 @@ def find_borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types
         elif view or (node.op_type in MOVES and not node.domain):
             if node.input[0] in steps:
                 steps[node.output[0]] = steps[node.input[0]]
-        elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (column_tensor_names(node) and node.output[0] in wide)):
+        elif inputs is None or (types.get(node.output[0]) not in _INTEGERS and not (column_tensor_names(node) and node.output[0] in wide)):
             is_exact = False
         if is_exact:  # floats of a piece are excluded: they are rounded to its type
-            clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
-    return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
+            clean.update(name for name in node.output if inputs is None or name in wide or types.get(name) in _INTEGERS)
+    return FloatBorders(frozenset(name for name in clean if name in host_tensors or name in wide or types.get(name) in _INTEGERS), steps)
 
 
 class IntegerAnswer(NamedTuple):
@@ -112,25 +114,25 @@ class IntegerAnswer(NamedTuple):
 
 
 def collect_integers(
-    model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path
+    model: ModelProto, npu_nodes: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path
 ) -> IntegerAnswer:
     """Integers of a quantised model on onnxruntime.  floats: path of its float model, which may be missing."""
-    inside, groups, fused = set(inside), fuse_groups(model), exact_model(model)
+    npu_nodes, groups, fused = set(npu_nodes), fuse_groups(model), exact_model(model)
     constants = {item.name for item in groups.model.graph.initializer}
     nodes = [
         node
         for node, members in zip(groups.model.graph.node, groups.members, strict=True)
-        if members <= inside and on_integers(node, types)
+        if members <= npu_nodes and on_integers(node, types)
     ]
     names = {name for node in fused.graph.node for name in node.output}
-    wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in names}
-    values = read_tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
+    tensors = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in names}
+    values = read_tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(tensors)]) | dict(feeds)
     outputs = {item.name: values[item.name] for item in fused.graph.output}
-    isolated = isolate_operators(model, inside, types, values)
-    npu_names = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
+    isolated = isolate_operators(model, npu_nodes, types, values)
+    npu_names = sorted(name for name in tensors if types.get(name) in INTEGERS_ON_NPU)
     # without groups the operators compute in float: distance of each alone, and of all in sequence
     unfused = read_tensors(exact_model(isolated.model, group=False), isolated.given, isolated.kinds)
-    through = read_tensors(exact_model(model, group=False), feeds, npu_names)
+    integer_values = read_tensors(exact_model(model, group=False), feeds, npu_names)
     stock = _stock(model, feeds)
     report = {
         "stock_differing": sum(count_differing(output, stock[name]) for name, output in outputs.items()),
@@ -139,7 +141,7 @@ def collect_integers(
         "given": list(isolated.given),
         "left_out": [node.name or node.output[0] for node in nodes if node.output[0] not in isolated.kinds],
         "unfused": histogram((unfused[name], value) for name, value in isolated.expected.items() if value.dtype.kind in "iu"),
-        "unfused_through": histogram((through[name], values[name]) for name in npu_names),
+        "unfused_through": histogram((integer_values[name], values[name]) for name in npu_names),
         "floats": [],
     }
     arrays = [*isolated.given.values(), *isolated.expected.values()]
@@ -158,9 +160,9 @@ def _stock(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    asked = {item.name for item in session.get_inputs()}
+    input_names = {item.name for item in session.get_inputs()}
     names = [item.name for item in session.get_outputs()]
-    return dict(zip(names, session.run(names, {name: array for name, array in feeds.items() if name in asked}), strict=True))
+    return dict(zip(names, session.run(names, {name: array for name, array in feeds.items() if name in input_names}), strict=True))
 
 
 def histogram(pairs: Iterable[tuple[Array, Array]]) -> dict[str, int]:

@@ -120,8 +120,11 @@ class Values:
     @property
     def faults(self) -> tuple[str, ...]:
         """Reasons for unconfirmed values, a line each; () for confirmed values."""
-        wrong = sorted(((name, one) for name, one in self.compared.items() if not one.ok), key=lambda named: named[1].shapes is None)
-        lines = [f"{name!r}: {one}" for name, one in wrong]
+        failed = sorted(
+            ((name, comparison) for name, comparison in self.compared.items() if not comparison.ok),
+            key=lambda entry: entry[1].shapes is None,
+        )
+        lines = [f"{name!r}: {comparison}" for name, comparison in failed]
         if self.beyond is not None:
             lines.append(f"the first tensor {self.beyond.side} {self.dtype.name} is {self.beyond.text(self.dtype)}")
         elif not all_finite(self.compared):
@@ -129,16 +132,16 @@ class Values:
         return tuple(lines)
 
 
-def _error_over_limit(one: TensorComparison) -> float:
+def _error_over_limit(comparison: TensorComparison) -> float:
     """Error over limit; above 1 for a wrong value."""
-    if not np.isfinite(one.error):
+    if not np.isfinite(comparison.error):
         return np.inf
-    return one.error / one.limit if one.limit else np.inf if one.differing else 0.0
+    return comparison.error / comparison.limit if comparison.limit else np.inf if comparison.differing else 0.0
 
 
 def all_finite(compared: Mapping[str, TensorComparison]) -> bool:
     """Whether all errors of tensors with the right shape are finite."""
-    return all(np.isfinite(one.error) for one in compared.values() if one.shapes is None)
+    return all(np.isfinite(comparison.error) for comparison in compared.values() if comparison.shapes is None)
 
 
 def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale: float | None = None) -> float:
@@ -151,9 +154,9 @@ def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale
         return float("inf")
     scale = float(np.abs(ideal).max(initial=0.0))
     if logits_scale is not None:
-        least = 2.0**-14 if dtype == DataType.float16 else 2.0**-126
+        smallest_normal = 2.0**-14 if dtype == DataType.float16 else 2.0**-126
         # maximum keeps NaN; a negative probability is as far off as one can be
-        actual, ideal, scale = np.log(np.maximum(actual, least)), np.log(np.maximum(ideal, least)), logits_scale
+        actual, ideal, scale = np.log(np.maximum(actual, smallest_normal)), np.log(np.maximum(ideal, smallest_normal)), logits_scale
     with np.errstate(invalid="ignore"):  # inf - inf
         return float(np.abs(actual - ideal).max(initial=0.0)) / (scale or 1.0)
 
@@ -171,11 +174,11 @@ def compare_tensor(expected: ReferenceValues, name: str, out: Array, dtype: Data
     comparison = TensorComparison(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
     if not expected.quantised:
         return comparison
-    largest = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
-    wrong = count_differing(out, ref.astype(out.dtype))
-    step = expected.steps.get(name, 0.0) / largest
+    magnitude = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
+    differing = count_differing(out, ref.astype(out.dtype))
+    step = expected.steps.get(name, 0.0) / magnitude
     return replace(
-        comparison, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose
+        comparison, exact=name in expected.exact, step=step, differing=differing, count=ref.size, quantised=True, whose=expected.whose
     )
 
 
@@ -183,12 +186,12 @@ def compare_values(session: InferenceSession, feeds: Mapping[str, ArrayLike], ex
     """Execute the variants of a level and compare.  Raises `BadInputError` for a level or feeds unknown to the file."""
     dtype = session.compiled.dtype
     outputs = session.run_on(feeds, expected.values, level)
-    compared, counted = {}, {}
+    compared, counts = {}, {}
     for name, output in outputs.items():
         if name in expected.stepped:
             reference = expected.values[name]
-            same = output.shape == reference.shape
-            counted[name] = CountedOutput(int((output == reference).sum()) if same else None, reference.size, reference.shape)
+            same_shape = output.shape == reference.shape
+            counts[name] = CountedOutput(int((output == reference).sum()) if same_shape else None, reference.size, reference.shape)
         else:
             compared[name] = compare_tensor(expected, name, output, dtype)
-    return Values(outputs, compared, counted, None if all_finite(compared) else expected.beyond, dtype)
+    return Values(outputs, compared, counts, None if all_finite(compared) else expected.beyond, dtype)

@@ -23,10 +23,10 @@ Array = NDArray[Any]
 
 def expected_data(model: ModelProto) -> str:
     """Description of valid samples, for messages."""
-    return ", ".join(f"{name!r} {dtype} [samples, {', '.join(map(str, shape))}]" for name, (dtype, shape) in inputs_of(model).items())
+    return ", ".join(f"{name!r} {dtype} [samples, {', '.join(map(str, shape))}]" for name, (dtype, shape) in input_types(model).items())
 
 
-def inputs_of(model: ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def input_types(model: ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Types and shapes of all inputs, which are static (`compiler.frontend.load_model`)."""
     return {
         item.name: (
@@ -42,37 +42,37 @@ def random_samples(model: ModelProto, count: int, seed: int) -> dict[str, Array]
     rng = np.random.default_rng(seed)
     return {
         name: (rng.normal(0, 1, (count, *shape)) if dtype.kind == "f" else rng.integers(0, 100, (count, *shape))).astype(dtype)
-        for name, (dtype, shape) in inputs_of(model).items()
+        for name, (dtype, shape) in input_types(model).items()
     }
 
 
-def check_data(model: ModelProto, data: Mapping[str, Array], where: str) -> int:
+def check_data(model: ModelProto, data: Mapping[str, Array], source: str) -> int:
     """Check samples; returns their number.  Raises BadInputError if they do not match the model's inputs."""
-    inputs = inputs_of(model)
+    inputs = input_types(model)
     expectation = f"expected {expected_data(model)}"
     if set(data) != set(inputs):
-        wrong = sorted(set(data) ^ set(inputs))[0]
-        raise BadInputError(f"{where}: {'no array' if wrong in inputs else 'an array'} {wrong!r}; {expectation}")
+        odd_name = sorted(set(data) ^ set(inputs))[0]
+        raise BadInputError(f"{source}: {'no array' if odd_name in inputs else 'an array'} {odd_name!r}; {expectation}")
     counts = {array.shape[0] if array.ndim else 0 for array in data.values()}
     for name, (dtype, shape) in inputs.items():
         array = data[name]
         if array.dtype != dtype or array.shape[1:] != shape or not array.ndim:
-            raise BadInputError(f"{where}: {name!r} is {array.dtype} {list(array.shape)}; {expectation}")
+            raise BadInputError(f"{source}: {name!r} is {array.dtype} {list(array.shape)}; {expectation}")
         if dtype.kind == "f" and not np.isfinite(array).all():
-            raise BadInputError(f"{where}: {name!r} has values that are not finite; expected finite ones")
+            raise BadInputError(f"{source}: {name!r} has values that are not finite; expected finite ones")
     if counts == {0}:
-        raise BadInputError(f"{where}: no samples; expected one at least")
+        raise BadInputError(f"{source}: no samples; expected one at least")
     if len(counts) > 1:
-        raise BadInputError(f"{where}: {' and '.join(map(str, sorted(counts)))} samples; expected as many of every input")
+        raise BadInputError(f"{source}: {' and '.join(map(str, sorted(counts)))} samples; expected as many of every input")
     return counts.pop()
 
 
-def quantise_model(model: ModelProto, data: Mapping[str, Array], how: Quantiser, where: str = "model") -> bytes:
+def quantise_model(model: ModelProto, data: Mapping[str, Array], quantiser: Quantiser, source: str = "model") -> bytes:
     """Quantise a model; returns the file.  data: [samples, ...] of every input.  Raises BadInputError; equal arguments give equal bytes.
 
     onnxruntime folds batch normalisations into convolutions first, and a Sum of two becomes an Add, because its quantiser skips both.
     """
-    samples = check_data(model, data, where)
+    samples = check_data(model, data, source)
     model = _with_adds(model)
     import onnxruntime
     from onnxruntime import quantization
@@ -97,11 +97,12 @@ def quantise_model(model: ModelProto, data: Mapping[str, Array], how: Quantiser,
             onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
             with _quiet():
                 quantization.quantize_static(
-                    folded, out, Samples(), formats[how.format], per_channel=how.per_channel, activation_type=types[how.activations],
+                    folded, out, Samples(), formats[quantiser.format], per_channel=quantiser.per_channel,
+                    activation_type=types[quantiser.activations],
                     weight_type=quantization.QuantType.QInt8,
                 )  # fmt: skip
         except Exception as error:  # noqa: BLE001  onnxruntime and its quantiser raise many types, ValueError to RuntimeError
-            raise BadInputError(f"{where}: onnxruntime cannot quantise the model: {one_line(error)}") from None
+            raise BadInputError(f"{source}: onnxruntime cannot quantise the model: {one_line(error)}") from None
         return out.read_bytes()
 
 

@@ -26,8 +26,8 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
     """
     import onnxruntime
 
-    how = Path(quantise.__file__).read_text()  # source of the steps before the quantiser
-    key = " ".join([str(name), model_digest(model), str(SAMPLES), str(seed), onnxruntime.__version__, how])
+    source_text = Path(quantise.__file__).read_text()  # source of the steps before the quantiser
+    key = " ".join([str(name), model_digest(model), str(SAMPLES), str(seed), onnxruntime.__version__, source_text])
     path = cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.onnx"
     with suppress(OSError):
         content = path.read_bytes()

@@ -46,16 +46,16 @@ def parse_quantised_name(name: str) -> QuantisedName:
     """Parse a name with `MARK`.  Raises `BadInputError`."""
     network, _, settings = name.partition(MARK)
     form, *pairs = settings.split(",")
-    accepted = {"activations": get_args(ActivationName), "per_channel": ("0", "1"), "weights": ()}
+    accepted_values = {"activations": get_args(ActivationName), "per_channel": ("0", "1"), "weights": ()}
     values: dict[str, str] = {}
     for pair in pairs:
         key, _, text = pair.partition("=")
-        if key not in accepted or key in values:
-            raise BadInputError(f"{name}: {pair!r}; expected, once each, some of {', '.join(f'{key}=' for key in accepted)}")
+        if key not in accepted_values or key in values:
+            raise BadInputError(f"{name}: {pair!r}; expected, once each, some of {', '.join(f'{key}=' for key in accepted_values)}")
         values[key] = text
     for key, text in {"quantised": form, **values}.items():
-        choices = accepted.get(key, get_args(FormatName))
+        choices = accepted_values.get(key, get_args(FormatName))
         if text not in choices if choices else not text.isdecimal():
             raise BadInputError(f"{name}: {key} {text!r}; expected {' or '.join(choices) or 'a seed, a number from 0 on'}")
-    how = Quantiser(form, values.get("activations", Quantiser.activations), values.get("per_channel") == "1")  # type: ignore[arg-type]
-    return QuantisedName(network, how, int(values["weights"]) if "weights" in values else None)
+    quantiser = Quantiser(form, values.get("activations", Quantiser.activations), values.get("per_channel") == "1")  # type: ignore[arg-type]
+    return QuantisedName(network, quantiser, int(values["weights"]) if "weights" in values else None)

@@ -21,7 +21,7 @@ from tests.messages import naming
 from tests.models import Builder, small_graph, small_model
 from tests.partial_models import partial_model
 from tuner.verify.check import check_file
-from tuner.verify.reference_body import body_of
+from tuner.verify.reference_body import expand_bodies
 
 FRAMES = 3
 
@@ -83,7 +83,7 @@ def test_the_model_is_found_again_in_its_frames(tmp_path: Path) -> None:
         compiler.compile(model, "edge", layerwise=True, objective="throughput").save(tmp_path / "out.onnx")
         written = onnx.load(tmp_path / "out.onnx")
         assert frame_count(written) == 2
-        body_of(written)
+        expand_bodies(written)
         single = opened(model, 1).part.model
         assert sorted(map(str, written.graph.node), key=str) == sorted((str(node) for node in _named(single)), key=str)
         assert [port.type for port in written.graph.input] == [port.type for port in single.graph.input]

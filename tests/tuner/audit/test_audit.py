@@ -21,7 +21,7 @@ from tests.tuning import FEW, quick, save_small
 from tuner.cli import main
 from tuner.measure.runner_api import Encoded, Reading
 from tuner.measure.simulator_runner import measure as simulated
-from tuner.runs.anytime_curve import best_after, readings_for
+from tuner.runs.anytime_curve import best_after, needed_readings
 from tuner.runs.folder import read_json
 
 SMALL = (*FEW, "search.generation=2", "segments.measured=1", "farm.checkpoint_every_s=100")
@@ -336,4 +336,4 @@ def test_anytime_curve_counts_readings_in_task_order() -> None:
     shuffled = log.sample(frac=1, random_state=3)
     found = best_after(shuffled, {}, ("a", "b"), [1, 2, 4, 5, 6, 11, 12])
     np.testing.assert_array_equal(found, [[np.nan, 100, 100, 100, 90, 90, 90], [np.nan, 200, 200, 200, 200, 200, 150]])
-    assert [readings_for(shuffled, {}, programs) for programs in (1, 2, 3, 9)] == [2, 6, 12, 12]
+    assert [needed_readings(shuffled, {}, programs) for programs in (1, 2, 3, 9)] == [2, 6, 12, 12]

@@ -15,7 +15,7 @@ from tests.tuning import save_small
 from tuner.calibrate.fit import Problem, estimate_accuracy, solve
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import Calibration, ValueFinding, calibrate_board
-from tuner.calibrate.keys import Key, value_of, with_values
+from tuner.calibrate.keys import Key, read_value, with_values
 from tuner.calibrate.prediction_check import check
 from tuner.calibrate.probes import predict_cycles
 from tuner.calibrate.probes_engines import vector_probes
@@ -28,7 +28,7 @@ NOISE = 0.03
 
 
 def right(finding: ValueFinding, hidden: Machine) -> bool:
-    truth = value_of(hidden, finding.key.path)
+    truth = read_value(hidden, finding.key.path)
     if finding.source == "given":
         return finding.low <= truth <= finding.high
     return abs(finding.value - truth) <= max(1 if finding.key.step >= 1 else 0, 0.02 * truth)
@@ -147,7 +147,7 @@ def vector_problem(startup: int, simple: int, **others: int) -> Problem:
     probes = vector_probes("simple", load_machine("tiny"), 4096)
     keys = Key("vector.startup_cycles", "cycles", 0, 1000), Key("vector.simple_cycles", "cycles", 1, 1000)
     problem = Problem(with_values(load_machine("tiny"), others), keys, probes)
-    times = [probe.of(predict_cycles(probe, hidden)) for probe in probes]
+    times = [probe.body_value(predict_cycles(probe, hidden)) for probe in probes]
     problem.observe([ProbeObservation(time, 1e-3 * time) for time in times])
     return problem
 

@@ -13,9 +13,9 @@ from simulator.sanitizer import sanitize_program
 from tests.integers import with_integers
 from tests.messages import naming
 from tests.plans import multiplying
-from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
+from tuner.calibrate.classes import MOST_KEYS, fitted_keys, parameter_classes
 from tuner.calibrate.hidden import hidden_machine
-from tuner.calibrate.keys import split_key, value_of, with_values
+from tuner.calibrate.keys import read_value, split_key, with_values
 from tuner.calibrate.probes import predict_cycles
 from tuner.calibrate.probes_flags import queue_program
 from tuner.calibrate.queue import QUEUE
@@ -54,20 +54,20 @@ def leaves(raw: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_machine_value_is_fitted_or_given(name: str) -> None:
     machine = MACHINES[name]
-    fitted = [key.path for key in (*keys_of(machine), QUEUE)]
+    fitted = [key.path for key in (*fitted_keys(machine), QUEUE)]
     assert len(fitted) == len(set(fitted))
     rest = set(leaves(machine.model_dump(mode="json"))) - set(fitted) - GIVEN
     ends = ("engine", "source", "destination", "l1_bytes", "shared_bytes", *ROUNDED_UP)  # memory of a level is granted
     assert {path for path in rest if not path.startswith(("buffers_bytes.", "host.")) and not path.endswith(ends)} == set()
-    for row in classes_of(machine):
+    for row in parameter_classes(machine):
         assert len(row.keys) + len(row.first) <= MOST_KEYS
-        assert len(row.keys) + len(row.beside) <= MOST_KEYS
+        assert len(row.keys) + len(row.absorbing) <= MOST_KEYS
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "tiny-integers", "ascend310p", "tpu-like"])
 def test_probes_are_legal_and_grow_with_repeats(name: str) -> None:
     machine = MACHINES[name]
-    for row in classes_of(machine):
+    for row in parameter_classes(machine):
         for probe in row.probes(machine, LOAD):
             for program in probe.programs:
                 program.verify(machine)
@@ -87,12 +87,12 @@ def test_every_key_changes_a_probe_of_its_class(name: str) -> None:
     """On a machine where nothing hides it: latencies and start-ups above the issue, ports wider than paths, few in flight."""
     values = {"ddr.bytes_per_cycle": 4096, "ddr.latency_cycles": 400, "ddr.outstanding": 2, "issue_cycles": 0}
     machine = with_values(MACHINES[name], values)
-    for row in classes_of(machine):
+    for row in parameter_classes(machine):
         own = with_values(machine, {"ddr.bytes_per_cycle": 8}) if row.name == "DDR port" or row.name.startswith("level") else machine
         probes = row.probes(own, LOAD)
         before = [predict_cycles(probe, own) for probe in probes]
         for key in row.keys:
-            value = value_of(own, key.path)
+            value = read_value(own, key.path)
             other = (
                 next(choice for choice in key.choices if choice > value)
                 if key.choices
@@ -105,7 +105,7 @@ def test_every_key_changes_a_probe_of_its_class(name: str) -> None:
 @pytest.mark.parametrize("name", LACKING)
 def test_a_machine_without_buffers_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=naming(f"machine {name}", "L0A, L0B, UB")):
-        classes_of(load_machine(name))
+        parameter_classes(load_machine(name))
 
 
 def test_keys_and_their_values() -> None:
@@ -114,12 +114,12 @@ def test_keys_and_their_values() -> None:
     changed = with_values(
         machine, {"contention.half.5.share": 0.25, "paths.L1->L0A.startup_cycles": 9, "matrix.cycles_per_fractal.float32": 5}
     )
-    assert (value_of(changed, "contention.half.5.share"), value_of(changed, "paths.L1->L0A.startup_cycles")) == (0.25, 9)
-    assert value_of(changed, "matrix.cycles_per_fractal.float32") == 5
+    assert (read_value(changed, "contention.half.5.share"), read_value(changed, "paths.L1->L0A.startup_cycles")) == (0.25, 9)
+    assert read_value(changed, "matrix.cycles_per_fractal.float32") == 5
     with pytest.raises(KeyError):
-        value_of(machine, "vector.nothing_cycles")
+        read_value(machine, "vector.nothing_cycles")
     with pytest.raises(KeyError):
-        value_of(machine, "paths.L0A->DDR.startup_cycles")
+        read_value(machine, "paths.L0A->DDR.startup_cycles")
 
 
 def test_hidden_machines_differ_by_their_seed_alone() -> None:

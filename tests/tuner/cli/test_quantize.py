@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from compiler.frontend import load_model
-from tuner.verify.integers import compare_integers, integers_of
+from tuner.verify.integers import compare_integers, isolated_integers
 from tuner.zoo.quantise import random_samples
 
 
@@ -36,7 +36,7 @@ def test_the_model_is_quantised(cli, model, samples, tmp_path, form, activations
     )
     assert any(item.dims and item.dims[0] > 1 for item in zeros)  # per channel
     feeds = {name: array[0] for name, array in random_samples(load_model(model), 1, 1).items()}
-    found = compare_integers(integers_of(made, feeds))
+    found = compare_integers(isolated_integers(made, feeds))
     assert found
     assert [one for one in found if one.differing] == []
     assert cli(*asked, "--out", tmp_path / "again.onnx")[0] == 0

@@ -21,7 +21,7 @@ from tuner.cli import main
 from tuner.config import load_config
 from tuner.cost_model import training_rows
 from tuner.cost_model.boosted_trees import BoostedTrees
-from tuner.cost_model.cross_validation import ModelBesideEstimate, compare_with_estimate, folds_of, predict_unseen
+from tuner.cost_model.cross_validation import ModelBesideEstimate, assign_folds, compare_with_estimate, predict_unseen
 from tuner.cost_model.model_file import load_trained
 from tuner.cost_model.offline_training import model_of_runs
 from tuner.cost_model.training_rows import LoggedRows, read_logged
@@ -98,7 +98,7 @@ def test_nothing_but_the_rows_counts(runs: tuple[Path, ...], tmp_path: Path) -> 
 def test_excess_rows_are_cut_to_the_least_digests(runs: tuple[Path, ...]) -> None:
     whole, some = read_logged(runs), read_logged(runs, limit=100)
     assert 90 < len(some.rows.cycles) <= 100
-    assert some.beyond == len(whole.rows.cycles) + whole.rows.left_out - len(some.rows.cycles)
+    assert some.skipped == len(whole.rows.cycles) + whole.rows.left_out - len(some.rows.cycles)
     np.testing.assert_array_equal(some.rows.features, whole.rows.features[: len(some.rows.cycles)])
     assert some.tasks * 3 == len(some.rows.cycles), "of each task every level"
 
@@ -126,7 +126,7 @@ def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path,
 
 def test_networks_are_ranked_by_models_that_exclude_them(runs: tuple[Path, ...]) -> None:
     found = read_logged(runs[:2])
-    fold, held_out = folds_of(found, 0)
+    fold, held_out = assign_folds(found, 0)
     assert held_out == "networks"
     assert pd.Series(fold).groupby(found.networks).nunique().tolist() == [1, 1]
     unseen = predict_unseen(BoostedTrees, found, 0, FEW)
@@ -142,7 +142,7 @@ def test_networks_are_ranked_by_models_that_exclude_them(runs: tuple[Path, ...])
 def test_model_ranks_unseen_networks_better_than_the_estimate(learnt: LoggedRows) -> None:
     """Of pairs of segments a tenth more in their right order, and more at every level; one that learnt nothing true does not."""
     settings = load_config(None, ["model.rounds=60"]).model
-    assert folds_of(learnt, 0)[0].max() == 4, "each network is held out alone"
+    assert assign_folds(learnt, 0)[0].max() == 4, "each network is held out alone"
 
     def found(rows: LoggedRows) -> dict[str, ModelBesideEstimate]:
         metrics = compare_with_estimate(learnt, predict_unseen(BoostedTrees, rows, 0, settings).predicted)

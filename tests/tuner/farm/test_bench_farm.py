@@ -22,7 +22,7 @@ FEW = [*QUICK, "model.rounds=5", "segments.candidates=8", "segments.measured=4"]
 def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Called here: its searches on their own are the script in processes of their own.  Nothing spins beside them: see below."""
     asked: list[bool] = []
-    monkeypatch.setattr(bench_farm, "beside", lambda busy: nullcontext(asked.append(busy)))
+    monkeypatch.setattr(bench_farm, "background_load", lambda busy: nullcontext(asked.append(busy)))
     monkeypatch.setattr(bench_farm, "SCORING_S", 0.1)
     monkeypatch.setattr(bench_farm, "SCORED_AT_ONCE", 32)
     out = tmp_path / "deep" / "b.json"
@@ -48,14 +48,14 @@ def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_busy_is_so_while_it_lasts() -> None:
-    with bench_farm.beside(True) as pid:
+    with bench_farm.background_load(True) as pid:
         assert pid is not None
         end = time.monotonic() + 30
         while not bench_farm.cpu_s(pid) and time.monotonic() < end:
             time.sleep(0.02)
         assert bench_farm.cpu_s(pid) > 0
     assert not Path(f"/proc/{pid}").exists()
-    with bench_farm.beside(False) as nobody:
+    with bench_farm.background_load(False) as nobody:
         assert nobody is None
 
 

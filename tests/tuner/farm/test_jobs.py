@@ -34,7 +34,7 @@ from tuner.farm.actor_pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
 from tuner.farm.jobs import Broadcast, FailingItem, Job, JobResult, Training, Update, build_job_runner
 from tuner.farm.search_spec import SearchSpec
-from tuner.log.columns import INTS, compressed, from_bytes, schema_of, to_bytes
+from tuner.log.columns import INTS, compressed, from_bytes, required_schema, to_bytes
 from tuner.log.record import EPOCH, RESULTS
 from tuner.log.writer import Batch, Origin
 from tuner.measure.request import Measurement, Request
@@ -47,7 +47,7 @@ from tuner.search.population import Individual
 from tuner.testing.samples import sample_rows
 
 LEVELS = ("none", "slight", "severe")
-MIXED = schema_of(genome=INTS, cycles=pa.int64(), task=pa.string(), proposed=INTS)
+MIXED = required_schema(genome=INTS, cycles=pa.int64(), task=pa.string(), proposed=INTS)
 
 
 @lru_cache(maxsize=4)
@@ -83,7 +83,7 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
         assert unpack_genome(columns.arrow("proposed"), at) == genome
 
 
-NUMBERS = schema_of(a=pa.int64(), b=pa.string())
+NUMBERS = required_schema(a=pa.int64(), b=pa.string())
 GOOD = to_bytes({"a": np.arange(5), "b": ["x", "yz"]}, NUMBERS)
 
 
@@ -95,7 +95,7 @@ GOOD = to_bytes({"a": np.arange(5), "b": ["x", "yz"]}, NUMBERS)
         GOOD[:8] + b"x" + GOOD[9:],
         (1 << 62).to_bytes(8, "little") + GOOD[8:],
         compressed(b"something else"),
-        to_bytes({}, schema_of(a=pa.int64())),
+        to_bytes({}, required_schema(a=pa.int64())),
         compressed(pa.record_batch([[[1], [2]], [["x"], []]], NUMBERS).serialize()),
     ],
 )

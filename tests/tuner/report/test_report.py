@@ -23,7 +23,7 @@ from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.report.machine_figures import crossings, engine_shares, excess_latency, occupancy
 from tuner.report.run_page import run_page
-from tuner.report.search_figures import by_proposer
+from tuner.report.search_figures import proposer_gains
 from tuner.report.style import DARK, INK, MUTED, RULE, log_axis
 from tuner.report.view import RunView, open_view
 from tuner.runs.dataframes import gains
@@ -82,7 +82,7 @@ def test_every_section_and_every_figure_is_there(view: RunView) -> None:
 
 
 def test_proposer_gains_add_up_to_the_search(view: RunView) -> None:
-    drawn = {trace.name: trace for trace in by_proposer(view).data}
+    drawn = {trace.name: trace for trace in proposer_gains(view).data}
     assert list(drawn) == list(gains(view.log)["level"].unique())
     for level, rows in view.programs.groupby(view.programs["level"].astype("str")):
         cycles = rows["cycles"].astype(float)

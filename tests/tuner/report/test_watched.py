@@ -18,7 +18,7 @@ from tuner.cli import main
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.report import served_page
-from tuner.report.html import as_text
+from tuner.report.html import cell_text
 from tuner.report.live_page import live_page
 from tuner.report.served_page import LOOPBACK, ServedPage
 from tuner.report.standing_rows import progress_rows
@@ -44,7 +44,7 @@ def test_page_follows_the_log_until_the_report(ended: Path, tmp_path: Path) -> N
     assert ("meta", {"http-equiv": "refresh", "content": "10"}) in page.tags
     run = open_run(going)
     for name, value in progress_rows(run, read_progress(run), read_farm_progress(run, REAL.clock)).items():
-        assert name == "newest row" or f'<td class="text">{name}</td><td class="text">{as_text(value)}</td>' in text, "what `status` says"
+        assert name == "newest row" or f'<td class="text">{name}</td><td class="text">{cell_text(value)}</td>' in text, "what `status` says"
     assert "tilefarm tune with --resume" in text
     for level, best in read_progress(open_run(ended)).best.items():
         assert f"{best:,}" in text

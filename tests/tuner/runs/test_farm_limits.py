@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from simulator.npu.errors import BadInputError
 from tuner.platform.local_files import LocalPath
-from tuner.runs.farm_limits import BUSY, DISK, DRIVER, JOINING, LIMITS, limit_of
+from tuner.runs.farm_limits import BUSY, DISK, DRIVER, JOINING, LIMITS, farm_limit
 from tuner.runs.farm_metrics import METRICS
 from tuner.runs.farm_state import FILE, FarmState, read_farm_state, write_farm_state
 
@@ -58,14 +58,14 @@ PLANTED: Mapping[str, Any] = {
 @given(st.data())
 def test_planted_cause_is_named(name: str, data: st.DataObject) -> None:
     state = data.draw(healthy())
-    limit = limit_of(replace(state, **PLANTED[name](state, data.draw)))
+    limit = farm_limit(replace(state, **PLANTED[name](state, data.draw)))
     assert limit.name == name
 
 
 @settings(max_examples=100)
 @given(STATES)
 def test_sentence_has_figures_of_the_state(state: FarmState) -> None:
-    sentence = limit_of(state).sentence(state)
+    sentence = farm_limit(state).sentence(state)
     shares = {f"{share:.0%}" for share in (state.busy_share, state.driver_share, state.disk_share)}
     counts = {str(count) for count in (state.workers, state.joining, state.workers + state.joining, state.most_jobs)}
     assert set(re.findall(r"\d+%|\d+", sentence)) <= shares | counts

@@ -147,7 +147,7 @@ def test_what_is_there_is_readable_at_any_moment(tmp_path: Path, monkeypatch: py
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
     (run / "checkpoint").mkdir()
-    put, looked = Mirror._put, 0
+    put, looked = Mirror._write, 0
 
     def put_and_look(self: Mirror, name: str, data: bytes) -> None:
         nonlocal looked
@@ -160,7 +160,7 @@ def test_what_is_there_is_readable_at_any_moment(tmp_path: Path, monkeypatch: py
             assert read_json(copy / "checkpoint" / "state.json")["rows"] <= len(rows)
             looked += 1
 
-    monkeypatch.setattr(Mirror, "_put", put_and_look)
+    monkeypatch.setattr(Mirror, "_write", put_and_look)
     said: list[str] = []
     with (
         Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append),
@@ -179,7 +179,7 @@ def test_errors_are_said_once_and_nothing_is_lost(tmp_path: Path, monkeypatch: p
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
     said: list[str] = []
-    put = Mirror._put
+    put = Mirror._write
     broken = threading.Event()
 
     def fail(self: Mirror, name: str, data: bytes) -> None:
@@ -187,7 +187,7 @@ def test_errors_are_said_once_and_nothing_is_lost(tmp_path: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
         put(self, name, data)
 
-    monkeypatch.setattr(Mirror, "_put", fail)
+    monkeypatch.setattr(Mirror, "_write", fail)
     with (
         Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append),
         RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")) as log,
@@ -215,7 +215,7 @@ def test_missing_mirror_in_the_end_is_an_error(tmp_path: Path, monkeypatch: pyte
 
     def until(end: Exception | None) -> None:
         with monkeypatch.context() as patch, Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append):
-            patch.setattr(Mirror, "_put", fail)
+            patch.setattr(Mirror, "_write", fail)
             (run / "source.json").write_text("{}")
             time.sleep(0.1)
             if end is not None:

@@ -26,7 +26,7 @@ from tuner.measure.request import Measurement, Request
 from tuner.search.annealer import Annealer
 from tuner.search.ask_tell import run_to_end
 from tuner.search.explore import first_genes, propose_segments
-from tuner.search.placement import Placer, cut_of, runs_in_sequence
+from tuner.search.placement import Placer, runs_in_sequence, segment_cut
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "severe")
@@ -106,7 +106,7 @@ def test_parallel_time_is_between_longest_and_sum() -> None:
 
 def test_pieces_know_what_was_measured() -> None:
     _, table = measured()
-    pieces = placer(table).pieces(cut_of(singles(table)), 0, 0.0)
+    pieces = placer(table).pieces(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
     for genes, times, moved in zip(pieces.genes, pieces.times, pieces.moved, strict=True):
         assert list(genes) == list(times) == list(moved)
@@ -124,7 +124,7 @@ def test_pieces_know_what_was_measured() -> None:
 def test_list_schedules_are_genomes_with_near_estimates(cores: int) -> None:
     evaluator, table = measured("inception_block", cores)
     p = placer(table)
-    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
     found = p.listed(pieces)
     assert [expected for expected, _ in found] == sorted(expected for expected, _ in found)
@@ -140,7 +140,7 @@ def test_list_schedules_are_genomes_with_near_estimates(cores: int) -> None:
 def test_stages_are_measured_and_remembered() -> None:
     evaluator, table = measured()
     p, ears = placer(table), Ears(evaluator)
-    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
     staged = run_to_end(p.staged(pieces, 0, 0.0), ears)
     assert staged is not None
@@ -148,7 +148,7 @@ def test_stages_are_measured_and_remembered() -> None:
     assert staged.clusters < len(pieces.dag)
     for genome in (staged.genome, *staged.listed):
         assert find_fault(target_graph(), genome, True) is None
-        assert cut_of(genome) == cut_of(singles(table))
+        assert segment_cut(genome) == segment_cut(singles(table))
     count = len(ears.heard)
     again = run_to_end(p.staged(pieces, 0, 0.0), ears)
     assert again is not None
@@ -162,7 +162,7 @@ def test_stages_are_measured_and_remembered() -> None:
 def test_too_many_states_are_given_up() -> None:
     evaluator, table = measured()
     p = placer(table, states=3)
-    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
     assert run_to_end(p.staged(pieces, 0, 0.0), Ears(evaluator)) is None
 
@@ -170,7 +170,7 @@ def test_too_many_states_are_given_up() -> None:
 def test_stages_without_clusters_visit_more_states() -> None:
     evaluator, table = measured()
     p = placer(table)
-    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
     with_clusters = run_to_end(p.staged(pieces, 0, 0.0), Ears(evaluator))
     without = run_to_end(p.staged(pieces, 0, 0.0, clustered=False), Ears(evaluator))

@@ -23,7 +23,7 @@ from tuner.cli import main
 from tuner.log.read import read_log
 from tuner.runs.list_runs import find_runs
 from tuner.study.cells import cells_config
-from tuner.study.sweep import INDEX_COLUMNS, SweepCell, SweepWorker, cells_of, sweep
+from tuner.study.sweep import INDEX_COLUMNS, SweepCell, SweepWorker, sweep, sweep_cells
 from tuner.tune_request import SweepRequest
 
 N = 12
@@ -212,9 +212,9 @@ def test_what_cannot_be_one_sweep(models: tuple[Path, Path], tmp_path: Path) -> 
     with pytest.raises(BadInputError, match="--resume continues it"):
         sweep(request(models[:1], out), lambda line: None)
     with pytest.raises(BadInputError, match="names must differ"):
-        cells_of(request((models[0], models[0]), out))
+        sweep_cells(request((models[0], models[0]), out))
     with pytest.raises(BadInputError, match="no such file"):
-        cells_of(request((tmp_path / "none.onnx",), out))
+        sweep_cells(request((tmp_path / "none.onnx",), out))
     for name, why in (("made:none", "no such network is made"), ("made:vit_b16,height=2", "has no option 'height'")):
         with pytest.raises(BadInputError, match=why):
             sweep(request((Path(name),), tmp_path / "new"), lambda line: None)
@@ -238,7 +238,7 @@ def test_who_interrupts_is_told_how_to_go_on(
 def test_no_name_leaves_the_folder(tmp_path: Path) -> None:
     hostile = tmp_path / "..;rm -rf $HOME\\..onnx"
     onnx.save(small_model("vector_chain"), hostile)
-    (cell,) = cells_of(request((hostile,), tmp_path / "sweep"))
+    (cell,) = sweep_cells(request((hostile,), tmp_path / "sweep"))
     assert set(cell.name) & set("/\\;$ ") == set()
     assert not cell.name.startswith(".")
     assert (tmp_path / "sweep" / cell.name).resolve().parent == tmp_path / "sweep"

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
 from tests.messages import naming
-from tuner.verify.integers import Difference, compare_integers, integers_of, summarise_differences
+from tuner.verify.integers import Difference, compare_integers, isolated_integers, summarise_differences
 from tuner.zoo.load import load_network
 from tuner.zoo.quantise import quantise_model, random_samples
 from tuner.zoo.quantiser import Quantiser
@@ -39,7 +39,7 @@ NETWORKS = [
 def ran(network, how, seed=0):
     model = load_network(f"made:{network}-small")
     made = onnx.load_model_from_string(quantise_model(model, random_samples(model, 2, seed), how))
-    return integers_of(made, {name: array[0] for name, array in random_samples(model, 1, seed + 1).items()})
+    return isolated_integers(made, {name: array[0] for name, array in random_samples(model, 1, seed + 1).items()})
 
 
 @pytest.mark.parametrize(("network", "how"), FAST)
@@ -81,7 +81,7 @@ FEEDS = {"x": np.linspace(-5, 30, 32, dtype=np.float32).reshape(1, 2, 4, 4)}
 
 
 def test_a_value_that_differs_is_counted():
-    integers = integers_of(small(WEIGHTS), FEEDS)
+    integers = isolated_integers(small(WEIGHTS), FEEDS)
     at = next(i for i, computed in enumerate(integers.nodes) if computed.node.op_type == "QLinearConv")
     (y,) = integers.nodes[at].outputs
     changed = y.copy()
@@ -94,7 +94,7 @@ def test_a_value_that_differs_is_counted():
 
 
 def test_weights_beside_uint8_are_uint8():
-    integers = integers_of(small(WEIGHTS), FEEDS)
+    integers = isolated_integers(small(WEIGHTS), FEEDS)
     weights = next(computed.inputs[3] for computed in integers.nodes if computed.node.op_type == "QLinearConv")
     assert weights is not None
     np.testing.assert_array_equal(weights.astype(int) - 128, WEIGHTS)
@@ -103,10 +103,10 @@ def test_weights_beside_uint8_are_uint8():
 
 def test_refusals_of_formulas_or_onnxruntime_are_one_line():
     with pytest.raises(BadInputError, match=r"^conv\S*: scale 0\b"):
-        compare_integers(integers_of(small(WEIGHTS, scale=0), FEEDS))
+        compare_integers(isolated_integers(small(WEIGHTS, scale=0), FEEDS))
     with pytest.raises(BadInputError, match=naming("onnxruntime", "x")):
-        integers_of(small(WEIGHTS), {"x": FEEDS["x"][:, :1]})
+        isolated_integers(small(WEIGHTS), {"x": FEEDS["x"][:, :1]})
     broken = small(WEIGHTS)
     broken.graph.node[1].op_type = "QLinearNothing"
     with pytest.raises(BadInputError, match=naming("onnxruntime", "QLinearNothing")):
-        integers_of(broken, FEEDS)
+        isolated_integers(broken, FEEDS)

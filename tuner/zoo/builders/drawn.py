@@ -34,7 +34,7 @@ def drawn(seed: int = 0, size: int = 112, blocks: int = 8, widest: int = 512, cl
     kinds = list(_KINDS)
     for _ in range(blocks):
         if x.shape[2] // 2 >= LEAST_SIZE and rng.random() < 0.4:
-            x = _smaller(net, x, rng, widest)
+            x = _downsample(net, x, rng, widest)
         x = _KINDS[kinds[int(rng.integers(len(kinds)))]](net, x, rng, widest)
         if x.channels > widest:
             x = net.relu(net.conv(x, _width(rng, widest // 4, widest), 1))
@@ -46,7 +46,7 @@ def _width(rng: Rng, low: int, high: int) -> int:
     return max(8, int(np.exp2(rng.uniform(np.log2(max(8, low)), np.log2(max(8, high))))) // 8 * 8)
 
 
-def _smaller(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
+def _downsample(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     if rng.random() < 0.3:
         return net.max_pool(tensor, 3, 2, 1)
     return net.relu(net.conv(tensor, _width(rng, tensor.channels, min(widest, 2 * tensor.channels)), 3, 2))
@@ -80,20 +80,20 @@ def _dense(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
 def _inverted(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     act = net.silu if rng.random() < 0.4 else net.relu6
     inner = min(widest, tensor.channels * int(rng.choice([2, 3, 4, 6])))
-    same = rng.random() < 0.6
+    keeps_shape = rng.random() < 0.6
     y = act(net.conv(act(net.conv(tensor, inner, 1)), inner, int(rng.choice([3, 3, 5])), groups=inner))
-    y = net.conv(y, tensor.channels if same else _width(rng, tensor.channels // 2, tensor.channels), 1)
-    return net.add(y, tensor) if same else y
+    y = net.conv(y, tensor.channels if keeps_shape else _width(rng, tensor.channels // 2, tensor.channels), 1)
+    return net.add(y, tensor) if keeps_shape else y
 
 
 def _branches(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     narrow = min(widest, tensor.channels) // 2
-    one = net.relu(net.conv(tensor, _width(rng, narrow // 2, narrow), 1))
+    narrow_branch = net.relu(net.conv(tensor, _width(rng, narrow // 2, narrow), 1))
     two = net.relu(
         net.conv(net.relu(net.conv(tensor, _width(rng, narrow // 2, narrow), 1)), _width(rng, narrow // 2, narrow), int(rng.choice([3, 5])))
     )
     pool = net.max_pool(tensor, 3, 1, 1) if rng.random() < 0.5 else net.average_pool(tensor, 3, 1, 1)
-    return net.concat(one, two, net.relu(net.conv(pool, _width(rng, narrow // 4, narrow), 1)))
+    return net.concat(narrow_branch, two, net.relu(net.conv(pool, _width(rng, narrow // 4, narrow), 1)))
 
 
 def _attention_block(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:

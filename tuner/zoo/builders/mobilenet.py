@@ -15,9 +15,9 @@ V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
 
 def scale_channels(channels: int, width: float) -> int:
     """Number of channels: a multiple of 8, at most a tenth below channels * width (the rule of the authors' code)."""
-    wanted = channels * width
-    near = max(8, int(wanted + 4) // 8 * 8)
-    return near + 8 if near < 0.9 * wanted else near
+    scaled = channels * width
+    rounded = max(8, int(scaled + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * scaled else rounded
 
 
 def layer(net: Net, tensor: Tensor, channels: int, kernel: int, stride: int, groups: int, act: Callable[[Tensor], Tensor] | None) -> Tensor:

@@ -12,20 +12,20 @@ def nasnet_mobile(size: int = 224, filters: int = 44, repeats: int = 4, classes:
     many.  repeats: cells per size."""
     net = Net("nasnet_mobile")
     stem = net.batch_norm(net.conv(net.input("image", (1, 3, size, size)), 32, 3, 2, 0))
-    before, x = stem, _reduction(net, _squeeze(net, stem, filters // 4), stem, filters // 4)
+    previous, x = stem, _reduction(net, _squeeze(net, stem, filters // 4), stem, filters // 4)
     last = x
-    x = _reduction(net, _squeeze(net, x, filters // 2), _halve(net, before, filters // 2), filters // 2)
-    before = last
+    x = _reduction(net, _squeeze(net, x, filters // 2), _halve(net, previous, filters // 2), filters // 2)
+    previous = last
     for stage in range(3):
         wide = filters << stage
         if stage:
             last = x
-            x = _reduction(net, _squeeze(net, x, wide), _squeeze(net, before, wide), wide)
-            before = last
+            x = _reduction(net, _squeeze(net, x, wide), _squeeze(net, previous, wide), wide)
+            previous = last
         for cell in range(repeats):
             # after a reduction the older input is twice as large
-            older = _squeeze(net, before, wide) if cell else _halve(net, before, wide)
-            before, x = x, _normal(net, older, _squeeze(net, x, wide), wide)
+            older = _squeeze(net, previous, wide) if cell else _halve(net, previous, wide)
+            previous, x = x, _normal(net, older, _squeeze(net, x, wide), wide)
     return net.model(net.classifier(net.relu(x), classes))
 
 
@@ -37,13 +37,13 @@ def _halve(net: Net, tensor: Tensor, channels: int) -> Tensor:
     """Half the size without loss of every other pixel: even pixels and odd pixels as separate channels."""
     tensor = net.relu(tensor)
     n, c, h, w = tensor.shape
-    even = net.conv(net.average_pool(tensor, 1, 2), channels // 2, 1)
+    even_pixels = net.conv(net.average_pool(tensor, 1, 2), channels // 2, 1)
     padded = net.node("Pad", [tensor.name, net.integers((0, 0, 0, 0, 0, 0, 1, 1))], (n, c, h + 1, w + 1))
     shifted = net.node(
         "Slice", [padded.name, net.integers((1, 1)), net.integers((h + 1, w + 1)), net.integers((2, 3))], (n, c, h, w)
     )  # fmt: skip
-    odd = net.conv(net.average_pool(shifted, 1, 2), channels - channels // 2, 1)
-    return net.batch_norm(net.concat(even, odd))
+    odd_pixels = net.conv(net.average_pool(shifted, 1, 2), channels - channels // 2, 1)
+    return net.batch_norm(net.concat(even_pixels, odd_pixels))
 
 
 def _separable(net: Net, tensor: Tensor, channels: int, kernel: int, stride: int = 1) -> Tensor:
@@ -69,8 +69,8 @@ def _normal(net: Net, older: Tensor, newer: Tensor, channels: int) -> Tensor:
 def _reduction(net: Net, newer: Tensor, older: Tensor, channels: int) -> Tensor:
     """Reduction cell of the newer and the older input."""
     first = net.add(_separable(net, newer, channels, 5, 2), _separable(net, older, channels, 7, 2))
-    largest = net.max_pool(newer, 3, 2, 1)
-    second = net.add(largest, _separable(net, older, channels, 7, 2))
+    pooled = net.max_pool(newer, 3, 2, 1)
+    second = net.add(pooled, _separable(net, older, channels, 7, 2))
     third = net.add(net.average_pool(newer, 3, 2, 1), _separable(net, older, channels, 5, 2))
     fourth = net.add(net.average_pool(first, 3, 1, 1), second)
-    return net.concat(second, third, fourth, net.add(_separable(net, first, channels, 3), largest))
+    return net.concat(second, third, fourth, net.add(_separable(net, first, channels, 3), pooled))
