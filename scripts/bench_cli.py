@@ -1,11 +1,11 @@
-"""What small commands cost: CPU time of `--help`, `ls`, `status`, `plan show` ... as multiples of an import of typer and rich.
+"""CPU time of small commands (`--help`, `ls`, `status`, `plan show` ...), as multiples of the import of typer and rich.
 
     python scripts/bench_cli.py [--run RUN] [--rounds 7] [--out FILE.json]
 
-A command that answers from a few files should take about as long as Python needs to start and to parse its arguments.  Seconds are of a
-computer, so each is divided by what `python -c "import typer, rich"` takes there: user and system time of the child and of all that it
-waited for.  A round runs everything once, one after the other, so that what else the computer does falls on all; the medians over the
-rounds are compared.  The first round only fills the caches.  Without --run a small network is tuned first (half a minute).
+A command that reads a few files should take about as long as the start of Python and the parsing of its arguments.  Seconds depend on the
+computer, so each is divided by the time of `python -c "import typer, rich"`: user and system time of the child and its own children.
+A round runs every command once, so that other load affects all of them alike; the medians over the rounds are compared.  The first round
+only fills the caches.  Without --run a small network is tuned first (half a minute).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What kernels cost where none is compiled yet: CPU and wall time of commands, and of their kernels one by one.
+"""Cost of compiling kernels with an empty cache: CPU and wall time of commands, and of their kernels one by one.
 
     python scripts/bench_cold.py [--cases compile,first,all] [--most N] [--json]
 
@@ -6,9 +6,9 @@ compile   `compile light:squeezenet --machine edge`
 first     the search of README's first command, with 16 programs in one process
 all       float16 and int8, `compile`, `tune`, `run --check`, and `simulate`, one after the other with one cache
 
-Each case begins with an empty cache.  Seconds are of a computer, so kernels are counted in times of a reference kernel as well, which each
-process compiles first: a sum of products over two arrays.  functions: those that were compiled, each for its types; most are parts of the
-kernels that call them (`simulator.kernel_compiling`).
+Each case begins with an empty cache.  Seconds depend on the computer, so kernels are also given as multiples of a reference kernel, a sum
+of products over two arrays that each process compiles first.  functions: compiled functions, counted once per type; most of them are parts
+of the kernels that call them (`simulator.kernel_compiling`).
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
-"""How many genomes a worker evaluates, and where the time goes.
+"""Rate at which a worker evaluates genomes, and time of each stage.
 
     python scripts/bench_evaluate.py [--networks resnet50,...] [--machine edge] [--dtype float16] [--seconds S] [--seed S]
                                      [--cold M,...] [--json]
 
-What is measured is what workers do in a run: whole programs (each a mutation of the one before it, at every level of the machine, caches
-warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
-time of one thread, so that a neighbour on the host does not change them; what the farm adds is in `bench_farm.py`.  Beside the programs:
-the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
-ResNet-50 is there in int8 as well.  Of integers there are fewer instructions to an operator, as a block has twice the channels, so what a
-segment takes over its instructions says nothing of which are dearer.  What a segment, an operator of it and an instruction of it add does:
-they are fitted to the times of all segments, of which those of several networks take turns.  Beside the first network there are the
-ratios of all of these and of the mean over segments that fit in both, with intervals that hold 95% of draws of as many of them, and what
-the mean's would be if everything added what it does in the first network.  Networks of as many operators have the same segments.
+Measured is the work of workers in a run: whole programs (each a mutation of the previous one, at every level of the machine, with warm
+caches), tasks of one operator ("tilings"), segments, and features without a measurement.  No item is repeated.  Rates are per second of CPU
+time of one thread, so other load on the host does not change them; `bench_farm.py` measures the cost of the farm.  For comparison, the same
+programs are timed from their beginning, and once more with records written, priced and matched again, which evaluation avoids.
+ResNet-50 is included in int8.  Its operators have fewer instructions, because a block has twice the channels, so time per instruction
+alone does not show which instructions are slower.
 
-Whole programs, layer by layer: what a fresh compiler, and the simulator at all levels, take for an instruction, networks in turns.  Tables
-of the unit, of blocks and of tilings are there, as in the second compilation of a process.
+Time added by a segment, by an operator of it and by an instruction of it: fitted to the times of all segments.  Segments of several
+networks are measured in turns.  For each network after the first, ratios to the first network are given for these values and for the mean
+over segments that fit in both, with 95% intervals over draws of as many segments; and the ratio of means that would follow if each part
+cost the same as in the first network.  Networks with equal numbers of operators get the same segments.
 
-Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
-CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
+Whole programs, layer by layer: time per instruction of a fresh compiler and of the simulator at all levels, networks in turns.  Tables of
+the unit, of blocks and of tilings exist already, as in the second compilation of a process.
+
+Cold compiles: `tilefarm compile` in a separate process, layer by layer, with numba's cache warm: CPU seconds including imports, peak
+memory, instructions.  Goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
-"""How well a farm is used: two actors against two processes on their own, what the driver costs, what a model scores, what an actor holds.
+"""Efficiency of a farm: two actors against two separate processes, cost of the driver, rate of model scores, memory of an actor.
 
     python scripts/bench_farm.py [--network light:resnet50] [--machine ascend310] [--epochs 16] [--pairs 5] [--busy] [--out FILE.json]
 
-Rates are measured tasks per second of a search without model training, over its first --epochs evolving epochs: what comes before is over
-sooner on two actors, and its tasks are smaller.  A pair is one search on two actors, and the same search twice at the same time in
-processes of their own, one after the other, in turns the one or the other first, so that what else the computer does falls on both; with
---busy that is a process which spins: two actors and it share two cores, as the two processes and it do.  All three measure the same tasks,
-which is checked: in the same time two actors come further into a search, where tasks take longer.  The driver's cost is the CPU time of its
-process (Ray's threads and the log's among it) for each task that was committed meanwhile.
+Rates are measured tasks per second of a search without model training, over its first --epochs evolving epochs.  Earlier epochs are left
+out: their tasks are smaller, and two actors finish them sooner.
 
-Scores are of genes that nobody has seen: from gene to plan, to features, to predictions at every level; and of whole programs, children of
-known ones, most of whose segments are known.  About six minutes on two idle cores.
+A pair is one search on two actors, and the same search in two separate processes at the same time.  Both parts of a pair run one after the
+other, in alternating order, so that other load affects both.  With --busy that load is a spinning process, which shares two cores with
+them.  All three searches measure the same tasks, which is checked: with equal time instead, two actors would reach later tasks, which take
+longer.
+
+Cost of the driver: CPU time of its process (with Ray's threads and the log's) per task committed meanwhile.
+
+Scores: of unseen genes, from gene to plan, features and predictions at every level; and of whole programs, children of measured ones, most
+of whose segments are known.  About six minutes on two idle cores.
 """
 
 from __future__ import annotations

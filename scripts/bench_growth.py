@@ -1,12 +1,12 @@
-"""How a search grows with workers: speed-ups on W workers, the limit of any number of them, and the chain of jobs that bounds it.
+"""Scaling of a search with workers: speed-ups on W workers, the limit for any number of workers, and the critical chain of jobs.
 
     python scripts/bench_growth.py [MODEL] [--machine edge] [--programs 384] [--set a.b=c] [--trace FILE] [--real] [--json]
 
-One search in this process says what every job and training costs in CPU time.  The limit is the sum of them over the longest chain of
-jobs in which each depends on the one before: workers without number, messages for nothing.  Speed-ups are of the real driver (coordinator,
-schedule, pool, supervision) with actors in virtual time, which take as long as the recorded jobs did.  A job costs more where others have
-done the work before it, as caches are cold: the search is repeated here with W job runners and the assignment of the virtual run, and the
-CPU time of its jobs is compared.  All are of jobs; what comes before the first one and after the last is reported beside them.
+One search in this process records the CPU time of every job and training.  The limit is their sum over the longest chain of dependent jobs:
+unlimited workers, free messages.  Speed-ups are of the real driver (coordinator, schedule, pool, supervision) with actors in virtual time,
+whose jobs take as long as recorded.  A job takes longer on a worker with cold caches: the search is repeated here with W job runners and
+the assignment of the virtual run, and the CPU time of its jobs is compared.  All figures are of jobs; the time before the first job and
+after the last one is reported separately.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Speed of the timing simulator: instructions per second and simulated cycles per second, beside ONNXim's published rate.
+"""Speed of the timing simulator: instructions and simulated cycles per second, compared with ONNXim's published rate.
 
-Programs of 10 thousand to 10 million instructions, on 1, 2, 4 and 8 cores; the last of them take 1.3 GB of records.
+Programs of 10 thousand to 10 million instructions, on 1, 2, 4 and 8 cores; the largest take 1.3 GB of records.
 
     python scripts/bench_simulator.py [--json] [--max-instructions N] [--repeats N]
 
-The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs,
-FIXPIPE, stores.  `simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown
-beside it.  Seconds are of CPU time: others who use the computer show less in them.  Below the table: how far the cost of an instruction
-differs, over sizes at one number of cores and over numbers of cores at one size, as largest over smallest.  The last line is a whole
-network: ResNet-50 (weights drawn from a seed) as it is compiled layer by layer for `edge` in float16, the mean of the machine's levels.
+The programs are those of a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs, FIXPIPE, stores.
+`simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown separately.  Seconds are CPU
+time, so other load has little effect.  Below the table: the spread of the cost per instruction, largest over smallest, over sizes with one
+number of cores and over numbers of cores with one size.  The last line is a whole network: ResNet-50 (random weights) compiled layer by
+layer for `edge` in float16, the mean over the machine's levels.
 
-ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio says how long a sweep takes, not
-that the models are equally detailed.
+ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio compares the time of a sweep, not the
+detail of the models.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a look-up in a store costs, against measuring: a hit, a miss, and what a run pays to begin.
+"""Cost of a look-up in a store compared with a measurement: a hit, a miss, and the start of a run.
 
     python scripts/bench_store.py [--model M] [--tasks N]
 
-All are CPU seconds of one process, in turns: the same segments are measured, and taken from a store that has them among N others.
+Figures are CPU seconds of one process, in turns: the same segments are measured, and taken from a store with N other tasks.
 """
 
 from __future__ import annotations

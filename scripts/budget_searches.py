@@ -1,4 +1,4 @@
-"""Searches of the study of budgets: cases, and the curve of each arm, a line of a file as soon as it has ended."""
+"""Searches of the study of budgets: cases, and the curve of each arm.  A search appends one line to a file when it ends."""
 
 from __future__ import annotations
 

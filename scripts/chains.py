@@ -1,7 +1,7 @@
-"""Chains of operators that pay to be fused, each twice: as an ONNX model, and as the einsums that AccelForge's mapper takes.
+"""Chains of operators that profit from fusion, each in two forms: an ONNX model, and einsums for AccelForge's mapper.
 
-Einsums name a rank by a lower-case letter and a number; a tensor that is read through a window is indexed by a sum of two.  Activations,
-softmax and biases are no einsums: they move nothing that a fused chain need move.
+Einsums name a rank by a lower-case letter and a number; a tensor read through a window is indexed by a sum of two ranks.  Activations,
+softmax and biases are left out of the einsums: a fused chain moves no data for them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Are onnxruntime's integers those of the formulas?  Quantised models, operator by operator (`docs/accuracy.md`).
+"""Comparison of onnxruntime's integers with the formulas: quantised models, operator by operator (`docs/accuracy.md`).
 
     python scripts/check_integers.py Q.onnx made:mobilenet_v2-small ... [--details]
 
-A model that is quantised is taken as it is, any other in eight forms: QDQ and QOperator, activations of uint8 and int8, weights per tensor
-and per channel, with ranges of two samples of random values.  Inputs are random.  Exit code 1 where a value differs.
+A quantised model is used unchanged; a float model is quantised in eight forms: QDQ and QOperator, activations of uint8 and int8, weights
+per tensor and per channel, with ranges from two random samples.  Inputs are random.  Exit code 1 if a value differs.
 """
 
 from __future__ import annotations

@@ -1,24 +1,23 @@
-"""DDR traffic of fused chains, beside the optimum of AccelForge's mapper with as much memory on the chip.
+"""DDR traffic of fused chains, compared with the optimum of AccelForge's mapper for equal on-chip memory.
 
     python scripts/compare_bound.py --venv FOLDER [--python PYTHON] [--chains NAME,...] [--capacities KI,...] [--candidates N]
         [--dtype TYPE] [--minutes N] [--json]
 
-The reference is the Fast and Fusiest Mapper (arXiv 2602.15166) on its architecture `snowcat`: one memory of a given size between DRAM and
-a multiplier, the least accesses of DRAM over all tilings, loop orders and fusions that it knows, nothing loaded ahead (the bound of
-Orojenesis, ISCA 2024, for fused operators).  It is installed from the package registry into FOLDER, whose Python must be 3.12 or newer;
-what it found stays there, in `bounds/`.  It takes minutes where windows overlap, and it does not know every schedule: ours may be below.
-Where it does not end, the compiler's own bound takes its place (`compiler.bound`, docs/bounds.md): no schedule moves less, and there need
-be none that moves as little, so such rows are printed and not judged.
+The reference is the Fast and Fusiest Mapper (arXiv 2602.15166) on its architecture `snowcat`: one memory of a given size between DRAM and a
+multiplier.  It minimises DRAM accesses over all tilings, loop orders and fusions that it models, without prefetch (the bound of Orojenesis,
+ISCA 2024, for fused operators).  It is installed from the package registry into FOLDER, whose Python must be 3.12 or newer; its results are
+cached in `bounds/` there.  Overlapping windows take it minutes, and it does not model every schedule, so ours may be below.
+If it exceeds --minutes, the compiler's own bound replaces it (`compiler.bound`, docs/bounds.md).  No schedule moves less than this bound,
+but none may reach it, so such rows are printed and not judged.
 
-Ours is a search on a machine whose DDR is so slow that a program takes as long as its traffic does, so that the search looks for the least
-bytes.  Capacity counts every byte on the chip: L1, L0A, L0B, L0C and UB together, in elements.  These are float32 unless --dtype says
-otherwise: the mapper counts a sum as one element, and ours are float32, two elements of float16.  The mapper has one memory, so ours is
-divided among buffers in several ways, of which the best by prediction is searched.  All that is moved counts, padding too.
+`ours` is a search on a machine with DDR so slow that a program's time is its traffic, so the search minimises bytes.  Capacity is the sum
+of L1, L0A, L0B, L0C and UB, in elements: float32 unless --dtype is given, since the mapper counts a sum as one element, and a float32 sum
+takes two elements of float16.  The mapper has one memory, so ours is divided among buffers in several ways, and the best predicted one is
+searched.  All transfers count, padding too.  `doubled` is the same search with two slots per load, as in programs tuned for speed; `bound`
+and `ours` need no second slot.  Parts of our traffic, relative to the bound: `needed` weights, inputs and outputs once; `padding`; weights
+and tensors moved `again`; `spills` of intermediate tensors.
 
-`doubled` is the same search with two slots for all that is loaded, as programs for speed have them; `bound` and `ours` need no second one.
-
-What of our traffic is what, over the bound: `needed` weights, inputs and outputs once; `padding`; weights, and tensors, moved `again`;
-`spills` of tensors in between.  Exit code 1 where a chain is above the goal.  Not part of CI: it needs the registry.
+Exit code 1 if a chain is above the goal.  Not part of CI: it needs the registry.
 """
 
 from __future__ import annotations

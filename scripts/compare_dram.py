@@ -1,10 +1,10 @@
-"""What three streams get of the pins of each DRAM, beside what simulators and a vendor publish for the same kind of stream.
+"""Bandwidth of three streams on each DRAM, in percent of its pins, compared with published figures for the same kind of stream.
 
     python scripts/compare_dram.py [--json]
 
-Each stream runs on the simulator, on a core whose paths are as fast as the pins: one long read; as many reads as writes, side by side;
-reads of 64 bytes, each in a row of its own.  `queue full` is the last one where a controller sees 32 requests of a channel, by the closed
-form of simulator/npu/dram.py alone: so it is in the published runs, while a DMA is assumed to have `IN_FLIGHT` there.
+Each stream runs on the simulator, on a core whose paths are as fast as the pins: one long read; equally many reads and writes side by side;
+reads of 64 bytes, each in a different row.  `queue full` is the third stream with a controller that sees 32 requests of a channel, by the
+closed form of simulator/npu/dram.py alone: the published runs have such a queue, while a DMA is assumed to have `IN_FLIGHT` requests.
 
 Published, in percent of the pins:
     97   Ramulator, DDR3-1600, 64-byte reads of a stream: 9,000 in 37,159 cycles of which each needs 4 (CMU-SAFARI/ramulator, issue 109)

@@ -1,10 +1,10 @@
-"""Matrix products on pipelined weight-stationary arrays, beside what ONNXim says they take.
+"""Matrix products on pipelined weight-stationary arrays, compared with the cycles of ONNXim.
 
     python scripts/compare_onnxim.py [--json]
 
 `array` is the closed form of simulator/npu/cycles.py, MMADs alone; `program` also loads the operands and stores the results.  Nothing is
-fitted: sizes, frequencies and bandwidths are those of ONNXim's configurations (8x8: DDR4 at 51 bytes per core cycle; 128x128: HBM2 at
-614), the latency of DDR is the 100 cycles that this project's machines assume.
+fitted: sizes, frequencies and bandwidths are those of ONNXim's configurations (8x8: DDR4 at 51 bytes per core cycle; 128x128: HBM2 at 614).
+The DDR latency is 100 cycles, as in this project's machines.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Matrix products on systolic arrays without pipelining, beside SCALE-Sim 3 itself.
+"""Matrix products on systolic arrays without pipelining, compared with SCALE-Sim 3.
 
     python scripts/compare_scalesim.py [--venv FOLDER] [--json]
 
-Makes a virtual environment (in FOLDER, kept and used again; else a temporary one), installs scalesim from the package registry into it, and
-runs it on a sweep of products per array and dataflow, without stalls of memory.  Beside its cycles: MMAD programs on the timing simulator.
-SCALE-Sim gives the number of the last cycle, counted from 0; one is added.
-
-Exit code 1 where a product differs.  Not part of CI: it needs the registry.
+Creates a virtual environment (in FOLDER, which is reused; otherwise a temporary one), installs scalesim from the package registry into it,
+and runs it on a sweep of products per array and dataflow, without memory stalls.  The same products are MMAD programs on the timing
+simulator.  SCALE-Sim gives the number of the last cycle, counted from 0, so one is added.  Exit code 1 if a product differs.  Not part of
+CI: it needs the registry.
 """
 
 from __future__ import annotations

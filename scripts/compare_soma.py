@@ -1,15 +1,15 @@
-"""ResNet-50 on the machine on which SoMa has it: 16 TOPS, 8 MB on the chip, 16 GB/s of DRAM, one image.
+"""ResNet-50 on the machine that SoMa evaluates: 16 TOPS, 8 MB on chip, 16 GB/s of DRAM, one image.
 
     python scripts/compare_soma.py [--network N] [--dtypes int8,float16] [--candidates N] [--seed S] [--json]
 
-The reference is what SoMa's program (HPCA 2025, fusion and DRAM transfers by annealing in two stages) reports for its configuration of
-these numbers with int8, at 1 GHz.  Its DRAM delivers all of its bandwidth and answers at once, so here does DDR: efficiency 1, latency 0.
-Ours has 8 MiB of L1 and 8192 multiplications of int8 a cycle; what feeds the matrix unit is that of `edge`, and takes its time.  Inputs and
-outputs are integers, as SoMa's are.
+The reference is the output of SoMa's program (HPCA 2025, fusion and DRAM transfers by annealing in two stages) for its configuration with
+these numbers, int8, at 1 GHz.  Its DRAM has full bandwidth and no latency, so DDR has efficiency 1 and latency 0 here.
+Ours has 8 MiB of L1 and 8192 int8 multiplications per cycle; the paths to the matrix unit are those of `edge`.  Inputs and outputs are
+integers, as SoMa's are.  In float16 every rate and size is doubled, so a value costs as much as an int8 value.
 
-In float16 every rate and size is twice that, so that a value costs as much as one of int8.  `once`, weights, input and output without
-padding, and what is beyond it are in cycles of DDR, at 16 bytes each.  `packed` is what the same plan takes with `spread: false`, where
-buffers take the first places that fit.  `stream` is bytes of the program beside it.  Exit code 1 where int8 takes longer than SoMa.
+`once` (weights, input and output without padding) and the traffic beyond it are in cycles of DDR, at 16 bytes each.  `packed` is the time
+of the same plan with `spread: false`, which puts each buffer at the first free place.  `stream` is the size of the program in bytes.  Exit
+code 1 if int8 is slower than SoMa.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Matrix products as programs, for comparing the clock with other simulators: A [m, k] times B [k, n], nothing around them.
+"""Matrix products as programs, to compare the clock with other simulators: A [m, k] times B [k, n] alone.
 
-Programs are for the timing simulator only: operands come straight from where the loads put them, as in simulators whose scratchpad feeds
-the array, so there are no moves between L1 and L0.
+Programs are for the timing simulator only: operands are read from where the loads put them, as in simulators whose scratchpad feeds the
+array, so there are no moves between L1 and L0.
 """
 
 from __future__ import annotations

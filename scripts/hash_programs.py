@@ -1,22 +1,22 @@
-"""Whether two checkouts make the same: digests of plans, tasks, features, streams, times and compiled files of many random genomes.
+"""Digests to compare two checkouts: plans, tasks, features, streams, times and compiled files of many random genomes.
 
     python scripts/hash_programs.py [--whole] [--networks light:squeezenet,...] [--machines edge,...] [--dtypes float16,...]
                                     [--genes N] [--genomes N] [--seed S] [--texts]
 
-A line per network, machine and data type, or why it does not compile.  Behind it are random genes, most of which are segments, and whole
-programs, each a move away from the one before it.  Digests:
+Prints a line per network, machine and data type, or the reason why it does not compile.  Inputs are random genes, mostly of segments, and
+whole programs, each one mutation away from the previous one.  Digests:
 
-plans     what a gene stands for
-tasks     what a measurement is called in a log, or why there is none
-features  raw, as a model is given them
+plans     the plan of a gene
+tasks     digest of a measurement in a log, or the reason why there is none
+features  raw inputs of a model
 streams   every record of every core
 times     every column of a measurement at every level
 file      the compiled ONNX with a program per level: layer by layer, then random ones
 
---texts: behind them those of the text of every stage (`compiler.compiler_stages`), layer by layer.
+--texts adds digests of the text of every stage (`compiler.compiler_stages`), layer by layer.
 
-A change that should only make things faster, or move them: run it before and after, and compare the lines.  A minute or two; --whole takes
-ten times as long.
+For a change that should only make code faster or move it: run before and after, and compare the lines.  A minute or two; --whole takes ten
+times as long.
 """
 
 from __future__ import annotations

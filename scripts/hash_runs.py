@@ -1,11 +1,11 @@
-"""Digests of searches, to show that two checkouts tune alike: logs, checkpoints, models, plans and compiled files.
+"""Digests of searches, to compare two checkouts: logs, checkpoints, models, plans and compiled files.
 
     python scripts/hash_runs.py [--networks made:mobilenet_v1-small,...] [--machines edge-shared,...] [--programs N] [--seed S]
 
-A line per network and machine.  Each is searched twice on the serial backend: once to the end, and once in a process that SIGKILL ends
-after half of its jobs, and resumed.  Digests of the first, and, behind `resumed`, of the second:
+Prints a line per network and machine.  Each is searched twice on the serial backend: once to the end; and once in a process that SIGKILL
+ends after half of its jobs, and then resumed.  Digests of the first search and, after `resumed`, of the second:
 
-log         rows of `log/` but for `worker`, `wall_s` and `time`, with names and types of columns
+log         rows of `log/` without `worker`, `wall_s` and `time`, with names and types of columns
 tasks       rows of `tasks/`, with names and types of columns
 checkpoint  states and findings of all pieces, without the heads of the files
 models      cost models and their history
@@ -13,8 +13,9 @@ plans       every file of `plans/`
 file        `best.onnx`
 summary     results in `summary.json`
 
-Formats have versions of their own: to raise that of the simulator or of the log changes the lines.  None depends on names of modules.
-A change that moves code: run it before and after, and compare the lines.  A minute of one core, with compiled kernels.
+A new version of the simulator or of the log format changes the lines.  Names of modules have no effect.
+
+For a change that moves code: run before and after, and compare the lines.  A minute of one core, with compiled kernels.
 """
 
 from __future__ import annotations

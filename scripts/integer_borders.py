@@ -1,4 +1,4 @@
-"""Quantised models whose inputs and outputs are the integers themselves, as other compilers of NPUs take them."""
+"""Quantised models with integer inputs and outputs, the form that other compilers of NPUs expect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Are settings better than the default on networks that no study has seen, at equal readings?  What a preset has to show before it ships.
+"""Comparison of settings with the default on networks outside every study, at equal readings: the test that a preset must pass.
 
-A pair of network and seed is searched with the default and with every --config.  Its figure is the area between both curves: best so far
-over the default's, the geometric mean over levels and over numbers of readings, each twice the one before (`tuner.study.curve`).  A preset
-ships where the 95% interval of the geometric mean over all pairs (bootstrap) is below 1, and the best in the end is not shown to be worse.
+Each pair of network and seed is searched with the default and with every --config.  Its figure is the area between both curves: best so far
+over the default's, geometric mean over levels and over numbers of readings, each twice the previous one (`tuner.study.curve`).  A preset
+ships if the 95% interval of the geometric mean over all pairs (bootstrap) is below 1, and its final best is not significantly worse.
 
 python scripts/judge_presets.py --config STUDY/best.yaml --measurements 6400 --networks resnet50,shufflenet --out presets
 """

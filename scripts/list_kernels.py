@@ -1,9 +1,10 @@
-"""Note the kernels that programs need, in the order of need: `simulator/kernels.json`, by which idle cores compile them beside.
+"""Write `simulator/kernels.json`: kernels in the order of their first use, which idle cores compile ahead.
 
     python scripts/list_kernels.py [--out FILE]
 
-They are those of README's first command with few programs, from an empty cache, but for what only some models need: emitters, which are
-compiled as operators ask for them, and kernels that few programs reach.  To be run when a kernel is new, or takes other arguments.
+The list has the kernels of README's first command with few programs, from an empty cache.  Kernels of only some models are left out:
+emitters, which are compiled when an operator asks for them, and kernels that few programs reach.  Run it after adding a kernel or changing
+its arguments.
 """
 
 from __future__ import annotations

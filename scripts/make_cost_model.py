@@ -1,12 +1,11 @@
-"""A cost model for any network and machine, from nothing: networks that nobody has published are drawn, tuned briefly and learnt from.
+"""Training of the packaged cost model: random networks are generated and tuned briefly, and a model is trained on their logs.
 
     python scripts/make_cost_model.py [--out any.model] [--networks 12] [--candidates 12] [--machines edge,...] [--runs FOLDER]
 
-Without --out it becomes the model that comes along (`tuner.cost_model.packaged`), and its card lies beside it.
-Every network (`made:drawn,seed=K`) is tuned on some of the machines, which take turns, two searches at a time, each on one core; then
-`tilefarm train` does the rest.
-No named network is among what is learnt from, so all of them stay for judging.  The same options give the same bytes, however many cores
-there are: nothing follows from the clock.  Runs stay in --runs, and those that are whole are not made again.
+Without --out it replaces the packaged model (`tuner.cost_model.packaged`) and its card.
+Every network (`made:drawn,seed=K`) is tuned on some of the machines, which take turns: two searches at a time, each on one core; then
+`tilefarm train` trains the model.  No named network is in the training data, so all of them can evaluate the model.  The same options give
+the same bytes for any number of cores: nothing depends on the clock.  Runs stay in --runs, and complete ones are not repeated.
 """
 
 from __future__ import annotations

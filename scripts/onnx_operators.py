@@ -1,4 +1,4 @@
-"""onnx's backend tests on the simulated NPU: a table of operators, passed, copied, skipped with the reason, failed.
+"""onnx's backend tests on the simulated NPU: a table of operators with their outcome: passed, copied, skipped with the reason, failed.
 
 python scripts/onnx_operators.py --out operators.csv --page docs/operators.md
 """

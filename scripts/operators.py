@@ -1,4 +1,4 @@
-"""Convolutions and matrix products of networks as models of their own, with all legal ways to run each."""
+"""Convolutions and matrix products of networks as separate models, each with all legal tilings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random single operators as .tflite files: a table of what is drawn, by name."""
+"""Random single operators as .tflite files: a table of generators by name."""
 
 from __future__ import annotations
 

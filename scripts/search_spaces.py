@@ -1,4 +1,4 @@
-"""What the study of searches looks through: all legal tilings of one convolution, and all plans of a network."""
+"""Search spaces of the study of searches: all legal tilings of one convolution, and all plans of a network."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Strategies to compare ours with: random, evolution, simulated annealing and Optuna's TPE, over any space to draw from and to change.
+"""Reference strategies: random, evolution, simulated annealing and Optuna's TPE, over any space with random points and mutations.
 
-Each is a walk: points one after another, of which it hears how slow they are.  All start at the same point and know nothing else.  A walk
-is a strategy (`tuner.search.strategy`) by replay: every job goes the same way again as far as measured programs take it, and a few points
-further.  A repeat is not measured again.
+Each is a walk over points, and receives the cycles of each point.  All start at the same point and know nothing else.  A walk becomes a
+strategy (`tuner.search.strategy`) by replay: every job repeats the walk over measured programs, then continues for a few points.  A
+repeated program is not measured again.
 """
 
 from __future__ import annotations

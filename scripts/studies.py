@@ -1,10 +1,8 @@
-"""The harness of the studies: networks x machines x seeds x arms, each a `tuner.Search`; pairs, progress, CSV, tables, --json.
+"""Harness of the studies: networks x machines x seeds x arms, each a `tuner.Search`; pairs, progress, CSV, tables, --json.
 
-A study is a table of arms, the rows of a pair of network and seed, and what of the rows is shown (`study_*.py`).  Everything else is here;
-`study.py` is the command.
-
-What a pair found lies in OUT/NAME/, and is not computed again as long as everything that it follows from is the same: network, machine,
-seed, budget, settings, arms, simulator, and the study's own file.
+A study (`study_*.py`) consists of a table of arms, a function for the rows of a pair of network and seed, and a function for the printed
+tables.  All else is here; `study.py` is the command.  Results of a pair are cached in OUT/NAME/ under a digest of all their inputs:
+network, machine, seed, budget, settings, arms, simulator, and the source of the study.
 """
 
 from __future__ import annotations

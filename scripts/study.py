@@ -1,10 +1,10 @@
-"""The studies, each a command: `python scripts/study.py gain --out gain`; and all of them, into one page.
+"""Command of the studies: `python scripts/study.py gain --out gain`, or all of them on one page.
 
     python scripts/study.py all --out studies
     python scripts/study.py all --out studies --quick
 
-A study that was stopped goes on where it was: what its pairs found lies in its folder.  Quick is a glance, of two or three small networks
-and one seed: it shows that every table can be made, and roughly what it says.
+An interrupted study continues from the cached results in its folder.  `--quick` uses two or three small networks and one seed: it tests
+that every table can be made, and gives a rough result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How good is the best program after a part of a search's measurements, against the search of another tree?
+"""Study of the best program after a part of a search's measurements, compared with the search of another source tree.
 
-A study of one tree keeps, of every network, seed and level, the tasks after which there was a better program.  The same study of another
-tree is what it is held against: its best cycles in the end are 1, and its tasks are the unit.  Below 1 is faster.  Goals, in the geometric
-mean: within 1% with a tenth of the other one's tasks, 2% faster with all of them.
+A study records, for every network, seed and level, the tasks after which the best program improved.  The same study of another tree is the
+reference: its final best cycles are 1, and its number of tasks is the unit.  Below 1 is faster.  Goals, in the geometric mean: within 1%
+with a tenth of the reference's tasks, 2% faster with all of them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Does a cost model help where a board measures, at equal measurements?
+"""Study of cost models on a board: searches with and without a model, at equal numbers of readings.
 
 The board is a hidden machine: the preset with every value that `calibrate` fits changed by a random factor of 0.7 to 1.4, behind readings
-with normal noise.  So what is known of it is wrong, as of a real one, and yet what a program takes there can be looked up without noise.
-Each arm searches with the same number of readings, finals and canary among them:
+with normal noise.  So its description is wrong, as for a real board, but the true cycles of a program can be simulated without noise.
+Each arm searches with the same number of readings, including finals and canary:
 
-| arm          | machine file                       | predicts                                                             |
-|--------------|------------------------------------|----------------------------------------------------------------------|
-| `off`        | the preset                         | the built-in estimate                                                |
+| arm          | machine file                       | predicts                                                              |
+|--------------|------------------------------------|-----------------------------------------------------------------------|
+| `off`        | the preset                         | the built-in estimate                                                 |
 | `on`         | the preset                         | the estimate, or a model of the run's own rows, whichever is better   |
-| `packaged`   | the preset                         | the same, and from the beginning the model that comes along           |
-| `calibrated` | fitted to the board by `calibrate` | the estimate; its probes' readings come on top, once for all networks |
+| `packaged`   | the preset                         | the same, and the packaged model from the beginning                   |
+| `calibrated` | fitted to the board by `calibrate` | the estimate; readings of the probes are extra, once for all networks |
 
 Gain: cycles of the untuned program over those of the champions, both of the hidden machine without noise; the geometric mean over levels.
 """

@@ -1,13 +1,10 @@
-"""How near the bound of docs/bounds.md is to the best of all plans, on small graphs whose plans can be tried.
+"""Study of the bound of docs/bounds.md: its distance from the best of all plans, on small graphs that can be searched exhaustively.
 
-Each graph is one or two operators drawn from a seed.  Of every way to cut it into segments all plans of a segment are tried: every block
-count, halo, slots, window, weights that stay or come in chunks, tilings, each with each.  Of two segments each is tried beside
-the best of the other, until neither gets faster.
-
-From the best of each level on, and from the best that are cut or blocked otherwise, every other value of every field of a gene is tried,
-those that the grid leaves out too: strips, passes, orders, what VECTOR makes, all tilings.  So is every change that the compiler itself
-tries, until none is faster.
-The best may be faster still, and nearer to the bound, than is printed.
+Each graph has one or two random operators.  Every division into segments is tried, and for one segment all plans of a grid: every block
+count, halo, slots, window, resident or streamed weights, tilings, in all combinations.  Of two segments, each is varied beside the best
+plan of the other, until neither improves.  Then hill climbing starts from the best genomes of each level, and from the best with other
+divisions or blocks:  every other value of every gene field, including those outside the grid (strips, passes, orders, planes on VECTOR, all
+tilings), and every mutation of the compiler itself.  The true optimum may be faster, and nearer to the bound, than the printed one.
 """
 
 from __future__ import annotations

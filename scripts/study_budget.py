@@ -1,29 +1,28 @@
-"""What does a larger budget buy?  Long searches against independent restarts at equal CPU, random changes, and plans by prediction.
+"""Study of larger budgets: long searches against independent restarts at equal CPU time, random mutations, and plans by prediction.
 
 | arm | is |
 |---|---|
-| compile | the plans of `tilefarm compile`, which every other arm begins with |
-| search | `tuner.Search` with the default configuration; its curve is read at every budget, as a search knows nothing of its own |
-| random | random changes of the best program so far, the levels in turn, for as many CPU seconds as the search took |
-| restarts | searches of few programs and other seeds, the best of as many as the CPU seconds of the search allow |
+| compile | the plans of `tilefarm compile`, the start of all other arms |
+| search | `tuner.Search` with the default configuration; its curve is read at every budget, as a search does not know its own |
+| random | random mutations of the best program so far, the levels in turn, with the CPU seconds of the search |
+| restarts | searches of few programs with other seeds, the best of as many as the CPU seconds of the search allow |
 
 Restarts are drawn from a pool: short searches, and the beginnings of the other seeds' long ones.  The best of k of them is the mean over
-all draws of k without replacement, which needs no sampling.  Where k is more than the pool has, it is the best of the pool: less than k
-restarts would find, so the search is flattered; the table has k and the pool.
+all draws of k without replacement, in closed form.  If k exceeds the size of the pool, it is the best of the pool: k restarts would find
+more, which flatters the search; the table has k and the size of the pool.
 
-Simulations are programs, segments and stages that were measured, programs that a search foresees before it measures one, and those of
-`compile`.  All figures are of log(cycles / bound) of the case's levels, whose mean over levels counts.  Gains are paired by seed, and their
-95% intervals are Student's t: over seeds in a case, over cases in the mean.
+Simulations are measured programs, segments and stages, programs that a search simulates before it measures one, and those of `compile`.
+All figures are of log(cycles / bound), mean over the levels of a case.  Gains are paired by seed, and their 95% intervals are Student's t:
+over seeds in a case, over cases in the mean.
 
-A case whose programs are measured on a board that is not as it was described has a hidden machine as its clock (`study_board.py`).
+A case measured on a board that differs from its description has a hidden machine as its clock (`study_board.py`).
 
-`--optimum`: on graphs of few operators every way to cut them into segments is simulated, with the fastest settings of each segment alone
-(blocks, halos, weights).  It says where the cuts of the search's champions are among all.  A search has more than that to choose from, so
-its program may be faster.
+`--optimum`: on graphs of few operators every division into segments is simulated, with the fastest settings of each segment alone (blocks,
+halos, weights).  It gives the rank of the divisions of the search's champions.  A search has more choices, so its program may be faster.
 
-Every search is a line of OUT/searches.jsonl as soon as it has ended, and is not done again for the same network, machine, settings and
-simulator; a larger budget needs a new one, another tree another OUT.  CPU seconds are those of processes of their own; with `--processes 1`
-later searches find caches that earlier ones filled.
+Every search appends a line to OUT/searches.jsonl at its end, and is not repeated for the same network, machine, settings and simulator.
+A larger budget needs a new search, another source tree another OUT.  CPU seconds are those of separate processes; with `--processes 1`
+later searches profit from caches of earlier ones.
 """
 
 from __future__ import annotations

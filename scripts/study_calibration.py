@@ -1,9 +1,9 @@
-"""Is a machine found behind a noisy clock?  `tilefarm calibrate` against hidden machines: their values, and held-out segments.
+"""Study of `tilefarm calibrate` with a noisy clock: fitted values against those of hidden machines, and predictions of held-out segments.
 
-Hidden is the preset with every value that is fitted changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up
-to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is
-said not to show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was
-made, are measured (each 24 times) and predicted.
+A hidden machine is the preset with every fitted value changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up
+to 3,000), behind readings with normal noise.  A value reported as known is right if it is within 2% or one unit.  A value reported as
+unobservable is right if the hidden value is among those with the same times.  Then segments of networks, which no probe covers, are
+measured (each 24 times) and predicted.
 """
 
 from __future__ import annotations

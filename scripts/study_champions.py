@@ -1,26 +1,26 @@
-"""Studies of champions, level by level: the bound, each freedom, a memory that cores share, int8 beside float16, frames of a run.
+"""Studies of champions, level by level: the bound, each freedom, shared memory, int8 against float16, several frames per run.
 
-`gain`: champion over bound (docs/bounds.md), 1 being proved to be the fastest; beside it the speed-up over the best tuned single-operator
-baseline, the three terms of the bound over the roofline, DDR bytes over those that every program moves, and the bytes of the instruction
-stream, which are no part of them.
+`gain`: champion over bound (docs/bounds.md), where 1 is proved optimal; the speed-up over the best tuned single-operator baseline, the
+three terms of the bound over the roofline, DDR bytes over the bytes that every program moves, and separately the bytes of the instruction
+stream.
 
-`fusion`: searches of equal budgets in which more and more is allowed: whole tensors stay on chip or none (residency); segments run in
-blocks of rows (row fusion); rows that two blocks share are kept (halo cache); a block's loads run ahead of it (prefetch); blocks overlap in
-a window, which is all that the search has.  Figures are speed-ups over the best tuned single-operator baseline of these searches at that
-level, medians over the seeds; the ceiling is that program over the roofline.  Each search is its own: where more freedom found less in the
-same budget, the table says so.  The last lines are the table of the README, in Markdown.
+`fusion`: searches of equal budgets with more and more freedom: whole tensors stay on chip or none (residency); segments run in blocks of
+rows (row fusion); rows shared by two blocks are kept (halo cache); a block's loads run ahead of it (prefetch); blocks overlap in a window,
+the full freedom of the search.  Figures are speed-ups over the best tuned single-operator baseline of these searches at that level, medians
+over the seeds; the ceiling is that program over the roofline.  The searches are independent: if one with more freedom found less in the
+same budget, the table shows it.  The last lines are the table of the README, in Markdown.
 
-`shared_memory`: the machine with `shared=null`, where what crosses a segment's border goes through DDR, and with the memory, where tensors
-and weights lie as far as they fit.  The baseline of each arm is layer by layer, on its own machine.
+`shared_memory`: the machine with `shared=null`, where tensors between segments go through DDR, and the machine with the memory, where
+tensors and weights use it as far as they fit.  The baseline of each arm is layer by layer, on its own machine.
 
-`types`: a network as it is (float16), and by onnxruntime's quantiser (`,quantised=qdq`): integers where the model says so, float16 between.
-What is to be expected is beside it: products per cycle at the peak of the machine for each type, and the least bytes that the model can do
-with.  On a machine of integers alone the columns of float16 are empty.  A quantised network that the NPU has not whole is there with its
-heaviest piece, and its share of the multiply-accumulates is told.
+`types`: a network in float16, and quantised by onnxruntime (`,quantised=qdq`): integers where the model has them, float16 between.  The
+expected gain is beside it: products per cycle at the peak of the machine for each type, and the fewest bytes of the model.  On an
+integer-only machine the columns of float16 are empty.  If the NPU cannot run a quantised network as one subgraph, its heaviest subgraph is
+used, with its share of the multiply-accumulates.
 
-`frames`: for every number of frames in a run the programs by prediction, or with --candidates those of a search; cycles per frame, the
-latency that they cost, and bytes of DDR per frame, beside the bound of the whole batch.  Weights come once for a batch at best, so bytes
-per frame fall where weights are most of them.
+`frames`: for every number of frames per run the programs by prediction, or with --candidates those of a search: cycles per frame, latency
+and DDR bytes per frame, beside the bound of the whole batch.  Weights are loaded once per batch at best, so bytes per frame fall if weights
+dominate.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Can the choice of a variant at run time be trusted?  {threshold, estimator, best static, oracle} x {step, periodic, bursty, adversarial}.
+"""Study of run-time controllers: {threshold, estimator, best static, oracle} x {step, periodic, bursty, adversarial}.
 
-For every network (a run folder, a compiled ONNX file, or by default small runs that are tuned here): first what can be won at all, the
-best static variant's time over the oracle's; then what each rule makes of it.  The best static variant is chosen in hindsight for each
-trace, the hardest to beat.  All meet the same trace for the same cycles, and are compared by cycles per inference.  Settings of the rules
-are chosen on traces of other seeds than those reported.  The goals are printed with the figure that was reached.
+For every network (a run folder, a compiled ONNX file, or by default small runs tuned here): first the largest possible gain, the best
+static variant's time over the oracle's; then the gain of each rule.  The best static variant is chosen in hindsight for each trace, the
+strongest reference.  All see the same trace for the same cycles, and are compared by cycles per inference.  Settings of the rules are
+chosen on traces with other seeds than the reported ones.  The goals are printed with the figure that was reached.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Is a variant for each level worth it, or is one program enough for all of them?
+"""Study of levels: one variant per level against one program for all levels.
 
-For every network, machine and seed: one search for all levels, and one for each level that knows no other, with the same budget.  Their
-programs are timed at every level; the loss of one is its cycles over the fewest of all of them there.  A level may grant less memory than
-another: what does not fit there has no loss there, and is counted.
+For every network, machine and seed: one search for all levels, and one for each single level, with the same budget.  Their programs are
+timed at every level; the loss of a program is its cycles over the fewest of all of them at that level.  A level may grant less memory than
+another: programs that do not fit there have no loss there, and are counted.
 
-* one level only: what was tuned for a level, at the others; the largest loss of any where it fits.
-* does not fit: how often what was tuned for a level does not fit another one; sums over the seeds.
-* robust: the program of the first search with the least largest loss.
-* two, own: the two of champions and robust program that lose least together, by what that search measured; the champion of every level.
-* variants pay: cycles of the robust program over those of the level's champion, at the level where that is most.
+* one level only: programs tuned for one level, at the others; the largest loss of any where it fits.
+* does not fit: how often a program tuned for a level does not fit another one; sums over the seeds.
+* robust: the program of the first search with the smallest largest loss.
+* two, own: the two of champions and robust program with the smallest joint loss, as measured by that search; the champion of every level.
+* variants pay: cycles of the robust program over those of the level's champion, at the level with the largest ratio.
 * stream: bytes of instructions, the most of any level's champion, and of the robust program.
-* changed: levels at which another program than the champion ships, since that one is slower out of sample.
+* changed: levels that ship another program than the champion, because the champion is slower out of sample.
 
-With `--guard` it is only what the guard against that costs and insures, at several budgets: for what ships with it and without it, losses
-over the level's champion by the description, and over the fastest of the champions and the robust program out of sample.
+`--guard` shows only the out-of-sample guard, its cost and its benefit, at several budgets: losses of the shipped programs with and without
+it, over the level's champion on the described machine, and over the fastest of the champions and the robust program out of sample.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Several cores: what placement brings over one core, and over every segment on all cores.
+"""Study of several cores: placement compared with one core, and with every segment on all cores.
 
-Three searches of the same number of measured programs, for every network, machine and seed:
+Three searches of equal numbers of measured programs, for every network, machine and seed:
 
-  one     everything on core 0, which has the DDR port to itself (use.cores=false);
+  one     everything on core 0, without other cores on the DDR port (use.cores=false);
   all     every segment split over all cores, by rows or channels, and tuned so: cuts, blocks, tilings (parallelism inside operators);
-  placed  any cores: placement and moves propose (the default).
+  placed  any cores: placement and mutators propose (the default).
 
-`placed` looks at one-core and all-core programs as well, on the same budget, so nothing but the search itself makes it no worse.  All three
-use the first estimate of segments in place of a cost model, so no run learns from another.
+`placed` also measures one-core and all-core programs, on the same budget, so only the search itself can make it worse.  All three use the
+estimate of segments instead of a cost model, so no run learns from another.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Does what an earlier run measured save readings for a related network?
+"""Study of earlier runs: readings saved for a related network by their measurements.
 
-Each network is searched after an earlier one, in five ways; only the first has all readings:
+Each network is searched after an earlier one, in five arms; only the first has all readings:
 
 | arm       | readings | begins with                                                     |
 |-----------|----------|-----------------------------------------------------------------|
-| `all`     | all      | nothing but the packaged model                                  |
+| `all`     | all      | only the packaged model                                         |
 | `quarter` | 1/4      | the same                                                        |
-| `warm`    | 1/4      | what the earlier run measured of equal tasks (`--warm-start`)   |
+| `warm`    | 1/4      | the earlier run's measurements of equal tasks (`--warm-start`)  |
 | `model`   | 1/4      | a model of the earlier run's log (`train`, `--model`)           |
 | `both`    | 1/4      | both of them                                                    |
 
 Per level: cycles of the best program over those of `all`; below 1 is faster.  Goal: within 1% in the geometric mean over related networks,
-levels and seeds.  The last pair is not related: it shows what a wrong memory costs.  Readings and CPU time are of the search alone; the
+levels and seeds.  The last pair is unrelated: it shows the cost of misleading data.  Readings and CPU time are of the search alone; the
 earlier run has as many readings as `all`.
 """
 

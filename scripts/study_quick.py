@@ -1,10 +1,9 @@
-"""How much of the tuned gain does `tilefarm compile` have without a plan, and what processor time does it take?
+"""Study of `tilefarm compile` without a plan: its share of the tuned gain, and its CPU time.
 
-A network is tuned (one arm, the default search) and compiled by the command as a user has it: a process that starts, loads the model,
-plans every level, writes the file, and ends; with its child process, and with kernels that were compiled before.  The share of a level is
-log(baseline / quick) / log(baseline / tuned); the baseline are the tuned single operators of the search.  Goals: 85% in the geometric mean
-over networks and levels; 5 s for any of the shipped networks, 3 s for ResNet-50.  Seconds are of a computer: of one that has nothing else
-to do, if they are to mean something.
+A network is tuned (one arm, the default search), and compiled by the command as a user runs it: a process that starts, loads the model,
+plans every level, writes the file and ends, with its child process and with compiled kernels.  The share of a level is log(baseline /
+quick) / log(baseline / tuned); the baseline is the search's program of tuned single operators.  Goals: 85% in the geometric mean over
+networks and levels; 5 s for any shipped network, 3 s for ResNet-50.  Seconds are meaningful only on an idle computer.
 """
 
 from __future__ import annotations

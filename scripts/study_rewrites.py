@@ -1,8 +1,8 @@
-"""What each rewrite is worth: how often it fires, and what is lost when it alone is switched off.
+"""Study of the rewrites: how often each one applies, and the loss if it alone is switched off.
 
-For every network and every rule that fires on it: the graph lowered without that rule, compiled layer by layer and simulated, against the
-graph with all rules.  A positive figure is what the rule saves.  Rules stand in for each other, so savings do not add up.  The last line
-of a network says what is spent on copies: operators that the layout had to insert, and cycles of VCOPY anywhere.
+For every network and every rewrite that applies to it: the graph lowered without this rewrite, compiled layer by layer and simulated,
+against the graph with all rewrites.  A positive figure is a saving of the rewrite.  Rewrites can replace each other, so savings do not add
+up.  The last line of a network gives the cost of copies: operators inserted for the layout, and cycles of VCOPY.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Is the gain that a search expects of twice its programs the one that it then has, and what does its end by that save and lose?
+"""Study of the saturation of searches: expected against real gain of doubling the programs; savings and losses of an early end.
 
-Every search runs to its budget.  Its saturation (`tuner.farm.saturation`) is read after a third and half of the programs, beside the
-gain of the doubling that follows.  The end is the first epoch at which less than a threshold (`budget.least_gain`) is expected: saved are
-the programs behind it, lost is what they gained.  An epoch comes a few programs earlier or later with other settings, so the most that is
-lost is taken over all epochs with such an expectation.  One doubling in place of two is the estimate without a longer memory.
+Every search runs to its budget.  Its saturation (`tuner.farm.saturation`) is read after a third and half of the programs, together with the
+gain of the following doubling.  The early end is the first epoch with an expectation below a threshold (`budget.least_gain`).  Saved are
+the programs after it, lost is their gain.  With other settings an epoch comes a few programs earlier or later, so the largest loss is over
+all epochs with such an expectation.  One doubling in place of two is the estimate without a longer memory.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""How soon is something good found?  Best so far against measured candidates: the search that users run, and four others.
+"""Study of search strategies: best so far against measured candidates, for the default search and four others.
 
-  tilings  every convolution alone: all legal ways to run it (`compiler.cost.operator_space`).  The heaviest ones of ResNet-50, by
-           multiply-accumulates times how often they occur, of those with 10,000 legal ways or more.
+  tilings  every convolution alone: all legal tilings (`compiler.cost.operator_space`).  The heaviest ones of ResNet-50, by
+           multiply-accumulates times occurrences, of those with 10,000 legal tilings or more.
   plans    whole networks: cuts, blocks, halos, tilings.
 
-Ours is `tilefarm tune`'s strategy with the default configuration; random, evolution, simulated annealing and Optuna's TPE are others
-(`scripts/search_strategies.py`) in its place: they start where it starts, look through the same legal space and repair as it does.  All are
-read from their logs.  Each run knows one level of contention.  A measured candidate is one way to run the operator, or one whole program;
-ours measures parts of programs too, and pays for each the share of the network's operators that it has.  What does not fit is in no curve,
-and a repeat is free.
+Ours is `tilefarm tune`'s strategy with the default configuration; random, evolution, simulated annealing and Optuna's TPE are the others
+(`scripts/search_strategies.py`).  They start at the same point, search the same legal space and repair candidates in the same way.  All
+curves are read from logs.  Each run knows one level of contention.  A measured candidate is one tiling of the operator, or one whole
+program.  Ours also measures parts of programs, each counted by its share of the network's operators.  Infeasible candidates are in no
+curve, and a repeat is free.
 
-Per task and seed: the share of the budget after which a strategy has what random has at the end of its own, and how far its last is from
-the best known.  Goal: ours within 20% in the median over tasks and seeds, the upper end of the 95% interval (bootstrap over pairs of task
-and seed) included.  The CSV has every curve, a row per improvement and one for the end.
+Per task and seed: the share of the budget after which a strategy equals the final best of random, and the ratio of its own final best to
+the best known.  Goal: ours within 20% in the median over tasks and seeds, including the upper end of the 95% interval (bootstrap over pairs
+of task and seed).  The CSV has every curve, a row per improvement and one for the end.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What does each learned or clever part of the search bring?  The default settings against others, at equal numbers of measured programs.
+"""Study of single settings of the search: other settings against the default, at equal numbers of measured programs.
 
-Without more: every switch of the search the other way round, one at a time (an ablation).  With --config FILE (the best.yaml of a study,
-say): that file against the default.  With --settings "a.b=c d.e=f", as often as wanted: each of them; `budget.candidates=N` among them is
-the number of programs of that one, for comparisons at equal time.  Per network and seed: champions' cycles with the other settings over
-those with the default, the geometric mean over the levels; over all pairs of network and seed its geometric mean with the 95% interval of
-a bootstrap over the pairs.  Above 1 the default is better; an interval that holds 1 says nothing.  CPU: processor seconds of the
-searches, all pairs. With --clock all programs are timed on another machine than the one they are compiled for: a board that is not as it
-was described.
+By default every switch of the search is inverted, one at a time (an ablation).  With --config FILE (for example the best.yaml of a study):
+that file against the default.  With --settings "a.b=c d.e=f", repeatable: each of them; `budget.candidates=N` among them sets the number of
+programs of that arm, for comparisons at equal time.
+
+Per network and seed: champions' cycles with the other settings over those with the default, the geometric mean over the levels.  Over all
+pairs of network and seed: its geometric mean with the 95% interval of a bootstrap over the pairs.  Above 1 the default is better; an
+interval that contains 1 is inconclusive.  CPU: processor seconds of the searches, all pairs.  With --clock all programs are timed on
+another machine than the one they are compiled for: a board that differs from its description.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Are tilings found?  The default search, and the cost model without any measurement, against the exhaustive optimum of the legal space.
+"""Study of tilings: the default search, and the cost model without measurements, against the exhaustive optimum of the legal space.
 
-For every distinct convolution and matrix product of the networks, alone: all legal ways to run it (block counts, slots, chunks of weights,
-tiles; `compiler.cost.operator_space`) are measured, except those whose lower bound says that they cannot beat the best by more than
-0.2 %.  Where more than --cap are left after that, the rest is not looked at, and the table says how much faster it could be at most
-(`unproven`).  That optimum stands for a tiling by hand.  Beside it a search of a model of this one operator: how near it comes, and after
-how many measurements it was within 2 %.
+For every distinct convolution and matrix product of the networks, alone: all legal tilings (block counts, slots, chunks of weights, tiles;
+`compiler.cost.operator_space`) are measured, except those with a lower bound less than 0.2% below the best.  If more than --cap remain, the
+rest is skipped, and the table says how much faster it could be at most (`unproven`).  This optimum replaces a tiling by hand.  It is
+compared with a search of a model of this one operator: final distance, and the number of measurements until it was within 2%.
 
-Then shapes that no model has seen: models are trained on measured tilings of random shapes (--trained), and pick, without a measurement,
-for --held-out others.  Once more without the features of stages, and by the analytic estimate alone, to see what the model and they bring.
+Then unseen shapes: models are trained on measured tilings of random shapes (--trained), and pick tilings for --held-out others without a
+measurement.  The same without the features of stages, and by the analytic estimate alone, shows the benefit of both.
 """
 
 from __future__ import annotations

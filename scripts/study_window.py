@@ -1,20 +1,20 @@
-"""What a sliding window brings, and what it would cost to go without its limit.
+"""Study of the sliding window: its gain, and the cost of running without its limit.
 
-For every network and seed a search; then, per level, its best program again with the same cuts and blocks, and in its segments of several
-operators
+For every network and seed a search; then, per level, variants of its best program with the same cuts and blocks.  They differ in segments
+of several operators:
 
 * sequence: block after block, operator after operator (W = 1; engines look ahead as everywhere);
 * formula: list-scheduled, W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block)));
-* unlimited: list-scheduled without a limit (W = infinite), breadth-first, every block alive, in every segment in which that fits L1
-  (`unlimited_segments`), by the formula in the others: what going without a limit is worth on the machine as it is;
-* greedy: without a limit everywhere, otherwise as the formula's, in an L1 that is large enough; `roomy_cycles` is what such an L1 does for
+* unlimited: list-scheduled without a limit (W = infinite), breadth-first, every block alive, in every segment that then fits L1
+  (`unlimited_segments`), by the formula in the others: the value of no limit on the real machine;
+* greedy: without a limit everywhere, otherwise as the formula's, in an L1 that is large enough; `roomy_cycles` is the effect of such an L1 on
   the formula's program;
-* searched: the fastest of the search's own program (`own_cycles`), of the three before, and of the one in which every segment has the
+* searched: the fastest of the search's own program (`own_cycles`), of the three above, and of the one in which every segment has the
   window that is fastest when it is measured alone (`fastest`).
 
-`sequence` is a plan that was chosen with windows in mind, so it flatters them; `without_cycles` is the best program of a second search of
-as many candidates that has no windows at all (`use.window=false`).  Peaks are those of L1; `greedy_over_formula_bytes` is the largest ratio
-in one segment.  The table shows medians over seeds, the CSV every seed.
+`sequence` uses a plan chosen with windows, which flatters windows; so `without_cycles` is the best program of a second search of as many
+candidates without windows (`use.window=false`).  Peaks are those of L1; `greedy_over_formula_bytes` is the largest ratio in one segment.
+The table shows medians over seeds, the CSV every seed.
 """
 
 from __future__ import annotations

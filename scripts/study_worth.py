@@ -1,16 +1,16 @@
-"""What each mechanism that is not there could save, at most: champions, timed again without what the mechanism would take away.
+"""Upper bounds on the savings of mechanisms that do not exist: champions timed again without the work that a mechanism would remove.
 
-Records of a champion's streams keep their places and flags; those that a mechanism would spare move or compute next to nothing, and the
-simulator times the streams again.  So dependences stay as they are, and no program is searched for the mechanism: no other schedule of the
-same segments gains more by it, another segmentation may.
+Records of a champion's streams keep their places and flags; records that a mechanism would remove move or compute almost nothing, and the
+simulator times the streams again.  Dependences stay unchanged, and there is no search with the mechanism: no other schedule of the same
+segments gains more by it, but another segmentation may.
 
 | column | is without |
 |---|---|
 | zeros | padding of channels, and zeros of the few grouped weights that are not expanded on chip, in loads of weights; masks |
 | blocks | blocks of 16 x C0 weights that are all zero, on CUBE and in what MTE1 loads for it |
 | depthwise | the part of depthwise products that VECTOR would do in the time that CUBE has for the rest |
-| spills | loads and stores of tensors in between |
-| again | loads of weights that were loaded before |
+| spills | loads and stores of intermediate tensors |
+| again | repeated loads of weights |
 | ahead | waiting for weights: all of them early, as long as DDR is not busy all the time |
 | interleaved | MTE1 and FIXPIPE in the way of CUBE: the busiest of the three, if the rest allows it |
 | vector | VECTOR's work |

@@ -1,7 +1,7 @@
-"""Eight networks of int8 as .tflite files, with weights from a seed; their shapes are those of the published ones.
+"""Eight int8 networks as .tflite files, with random weights and the published shapes.
 
-The last layer is a convolution of 1x1, as in the published MobileNet v1: LiteRT's reference kernel of FULLY_CONNECTED rounds once, where
-the part, and LiteRT 1.0, round twice.
+The last layer is a 1x1 convolution, as in the published MobileNet v1: LiteRT's reference kernel of FULLY_CONNECTED rounds once, while the
+NPU and LiteRT 1.0 round twice.
 """
 
 from __future__ import annotations

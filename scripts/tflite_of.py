@@ -1,8 +1,8 @@
-"""A network as a .tflite file of int8, by TensorFlow, in an environment of its own: `python tflite_of.py LAYERS.json OUT.tflite`.
+"""Conversion of a network to an int8 .tflite file by TensorFlow, in a separate environment: `python tflite_of.py LAYERS.json OUT.tflite`.
 
-LAYERS.json is what `scripts.compare_vela.layers_of` makes of an ONNX model: operators with their inputs, sizes and windows, no weights.
-Those are drawn here, as activations are for their ranges.  Padding is `SAME` wherever that gives the same size: where a window of stride 2
-pads both sides, TensorFlow pads one, and moves the same bytes without an operator of its own.
+LAYERS.json is the output of `scripts.compare_vela.layer_table` for an ONNX model: operators with their inputs, sizes and windows, no
+weights.  Weights, and activations for their ranges, are random.  Padding is `SAME` wherever that gives the same size: where a window of
+stride 2 pads both sides, TensorFlow pads one, and moves the same bytes without a separate operator.
 """
 
 import json

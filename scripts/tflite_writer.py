@@ -1,7 +1,7 @@
-"""A writer of small .tflite models of integers, with weights drawn from a seed.
+"""Writer of small integer .tflite models with random weights.
 
-A tensor has a type, a shape and one scale with a zero point; weights have scales of channels.  Scales of results are given or guessed
-such that values use most of the range.  Needs the extra `litert`, whose package has the flatbuffer schema.
+A tensor has a type, a shape and one scale with a zero point; weights have a scale per channel.  Scales of results are given, or estimated
+so that values use most of the range.  Needs the extra `litert`, whose package has the flatbuffer schema.
 """
 
 from __future__ import annotations

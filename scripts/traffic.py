@@ -1,4 +1,4 @@
-"""What of the DDR traffic of a program is what: counted from its records, block by block, over the buffers of its memory map."""
+"""DDR traffic of a program by cause: counted from its records, block by block, over the buffers of its memory map."""
 
 from __future__ import annotations
 

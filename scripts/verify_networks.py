@@ -1,20 +1,16 @@
-"""Are the nine light networks right on every machine, in every data type, at every level?
+"""Verification of the nine light networks on every machine, in every data type, at every level.
 
     python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32]
                                       [--candidates N] [--plans RUNS] [--quantised qdq] [--json]
 
-Each cell is compiled with a variant per level: plans of the run in RUNS that was made for it, else of a search of N candidates, else layer
-by layer.  Weights are drawn from a seed.  It is written as a compiled ONNX file, and read by a fresh process that has no compiler.
-There: decode and verify, execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles,
-cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
-In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those that a
-result follows from.
-
-Networks that tilefarm makes are taken as well (`made:mobilenet_v2-small`).  With --quantised networks are quantised first.
-The table then has exactness too: values of operators on integers by themselves that differ from onnxruntime's, and values of the outputs
-that do, where none may and where a floating operator lies before.  The host may have some of the products.
-
-Exit code 1 where anything fails.
+Each cell is compiled with a variant per level: plans of its run in RUNS, else of a search of N candidates, else layer by layer.  Weights
+are random.  It is written as a compiled ONNX file, and read by a fresh process without a compiler.  Checks there: decode and verify,
+execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles, cycles >= bound, P(share) <= cycles <=
+P(share / DMA queues) + transfers.  Checks in this process: a second compilation gives the same file, and the NPU has every MAC of the model
+and executes at least those with an effect on the result.  Built-in networks are accepted as well (`made:mobilenet_v2-small`).  With
+--quantised, networks are quantised first.  The table then shows exactness too: differences from onnxruntime of single integer operators,
+and of outputs, where none is allowed and after floating-point operators.  The host may have some of the products.  Exit code 1 if anything
+fails.
 """
 
 from __future__ import annotations

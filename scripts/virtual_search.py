@@ -1,4 +1,4 @@
-"""A search in virtual time: coordinator, schedule, pool and supervision are the real ones; jobs are empty, and take as long as is said."""
+"""Search in virtual time: the real coordinator, schedule, pool and supervision run empty jobs of given durations."""
 
 from __future__ import annotations
 
