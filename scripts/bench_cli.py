@@ -55,7 +55,7 @@ def tilefarm(words: Sequence[str]) -> list[str]:
 
 
 def cpu_s(command: Sequence[str]) -> float:
-    """User and system time of a process and of what it waited for.  Raises SystemExit where it fails."""
+    """User and system time of a process and its child processes.  Raises SystemExit if it fails."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
         assert child.stderr is not None

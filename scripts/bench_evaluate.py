@@ -69,8 +69,9 @@ T = TypeVar("T")
 
 
 def mutations(target_graph: TargetGraph, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
-    """Genomes that fit, each one move away from the one before it.  mechanisms: False leaves out what couples segments or reorders records:
-    held tensors, passes, ends of L1 and the lookahead."""
+    """Feasible genomes, each one mutation away from the previous one.  mechanisms: False leaves out everything that couples segments or
+    reorders records: held tensors, passes, ends of L1 and the lookahead.
+    """
     rng = np.random.default_rng([seed, 1])
     moves = [move for name, move in MOVES.items() if mechanisms or name not in MECHANISMS]
 
@@ -139,11 +140,10 @@ def rate(measure: Callable[[Request], Measurement], requests: Iterator[Request],
 
 
 def marginal(rows: NDArray[np.float64]) -> dict[str, float]:
-    """What a segment, each of its operators and each of its instructions add to its time: rows are [n, 3], of operators, instructions, and
-    microseconds.
+    """Time added by a segment, by an operator and by an instruction, in microseconds.  rows: [n, 3], operators, instructions, and
+    microseconds of each segment.
 
-    By least absolute deviations (reweighted least squares): what interrupts a few segments, or is made once for all that follow, does not
-    count.
+    Fit by least absolute deviations (reweighted least squares): interruptions of a few segments, and tables built once, do not count.
     """
     predictors, times = np.column_stack((np.ones(len(rows)), rows[:, :2])), rows[:, 2]
     weights = np.ones(len(rows))
@@ -159,9 +159,11 @@ def _costs(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def compare_costs(rows: NDArray[np.float64], first: NDArray[np.float64]) -> dict[str, Any]:
-    """Ratios of what segments cost to what as many of the first network do, each with the interval that holds 95% of draws of such pairs.
+    """Ratios of the costs of segments to those of the first network, each with the interval that contains 95% of draws of pairs of
+    segments.
 
-    mean: of an instruction.  at_its_costs: that, if segments, operators and instructions added what they do in the first network.
+    mean: per instruction.  at_its_costs: the ratio of means if every segment, operator and instruction cost the same as in the first
+    network.
     """
     ratios, n = _costs(rows) / _costs(first), len(rows)
     samples = [_costs(rows[pairs]) / _costs(first[pairs]) for pairs in np.random.default_rng(0).integers(n, size=(DRAWS, n))]
@@ -234,7 +236,7 @@ class Stages:
 
     @property
     def _total_s(self) -> float:
-        """Seconds of what evaluation does."""
+        """Seconds of evaluation, without the stages for comparison."""
         return sum([self.seconds[stage] for stage in STAGES])
 
     def report(self) -> dict[str, Any]:
@@ -253,9 +255,9 @@ class Stages:
 
 
 def run_alternately(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], seconds: float) -> list[dict[str, Any]]:
-    """What `Stages.found` has of several units, over at least `seconds` of each.
+    """Reports of several stage timers (`Stages.report`), over at least `seconds` of each.
 
-    A genome of one unit comes after one of the other, so that what slows the host for a while slows all of them alike.
+    Genomes of the timers alternate, so a temporary slowdown of the host affects all alike.
     """
 
     def turn() -> None:
@@ -272,7 +274,7 @@ def run_alternately(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]
 
 
 def bench_segments(target_graphs: Sequence[TargetGraph], seconds: float, seed: int) -> list[dict[str, Any]]:
-    """Segments stage by stage, and what each part of them adds, of all units side by side."""
+    """Segments stage by stage, and the marginal costs of their parts, for all target graphs in turns."""
     stages = [Stages(target_graph, tuple(target_graph.machine.contention), resuming=False) for target_graph in target_graphs]
     reports = run_alternately(stages, [((gene,) for gene in genes(target_graph, seed + 2, 3.3)) for target_graph in target_graphs], seconds)
     out = []
@@ -285,7 +287,7 @@ def bench_segments(target_graphs: Sequence[TargetGraph], seconds: float, seed: i
 
 
 def layer_by_layer(target_graphs: Sequence[TargetGraph], seconds: float) -> list[dict[str, Any]]:
-    """Whole programs of several units, one operator to a segment, over at least `seconds` of each: medians of what an instruction takes."""
+    """Median time per instruction of compiling and simulating whole programs, one operator per segment, over at least `seconds` of each."""
     plans, rows = [default_plan(target_graph) for target_graph in target_graphs], [list[tuple[float, float, int]]() for _ in target_graphs]
     while any(sum(row[0] + row[1] for row in graph_rows[1:]) < seconds for graph_rows in rows):
         for target_graph, plan, graph_rows in zip(target_graphs, plans, rows, strict=True):

@@ -85,7 +85,7 @@ def specification(target_graph: TargetGraph, config: TuneConfig, seed: int) -> S
 
 @dataclass
 class Window:
-    """So many evolving epochs of a search.  findings: of everything that was committed, epoch by epoch.  rows: what can be learnt from."""
+    """Range of evolving epochs of a search.  findings: all committed findings, epoch by epoch.  rows: training rows."""
 
     epochs: int
     tasks: int = 0
@@ -173,7 +173,7 @@ def cpu_s(pid: int) -> float:
 
 
 def process_memory(pid: int) -> dict[str, float]:
-    """MB of a process: resident, and of that what is nobody else's."""
+    """MB of a process: resident, and private."""
     rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     kib = {name: float(text.split()[0]) for name, text in rows.items()}
     return {"rss_mb": kib["Rss"] / 1024, "unique_mb": (kib["Private_Clean"] + kib["Private_Dirty"]) / 1024}
@@ -196,10 +196,11 @@ def run_alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
 
 @contextmanager
 def background_load(busy: bool) -> Iterator[int | None]:
-    """The id of a process that spins while this lasts, where it is `busy`: as on a computer that does something else, too.
+    """Process id of a spinning process that runs inside the context, None if not `busy`.
 
-    In a session of its own: Linux divides time by session first (`sched_autogroup_enabled`), and Ray's actors have another one than this
-    process and its children.  Beside a process of this session they would get half of what the two processes get.
+    It has a session of its own: Linux divides time by session first (`sched_autogroup_enabled`), and Ray's actors have a session different
+    from that of this process and its children.  In this session it would take half of the time of two separate processes, but less of the
+    actors'.
     """
     if not busy:
         yield None
@@ -282,7 +283,7 @@ def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
 
 
 def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides: Sequence[str], busy: bool) -> dict[str, Any]:
-    """All figures.  busy: of rates beside a process that spins."""
+    """All figures.  busy: run beside a spinning process."""
     target_graph = network(name, machine)
     config = load_config(None, (*overrides, "model.min_rows=1000000000"))
     connection = connect(None, WORKERS)
@@ -328,7 +329,7 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
 
 
 def report(r: dict[str, Any]) -> None:
-    """The pairs, and the figures beside what was asked."""
+    """Print the pairs, and the figures with their goals."""
     print_table(
         ["<pair", "2 actors /s", "2 processes /s", "ratio", "driver us per task"],
         [
@@ -358,7 +359,7 @@ def report(r: dict[str, Any]) -> None:
 
 
 def _asked(r: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
-    """What was asked of a figure, and whether it is reached."""
+    """Goal of a figure as text, and whether it is reached."""
     return f"{'>=' if sign > 0 else '<='} {ASKED[key]:,}", "reached" if sign * r[key] >= sign * ASKED[key] else "not reached"
 
 
@@ -373,7 +374,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON of everything.")] = None,
     serial_seed: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Two actors against two processes on their own; what the driver costs, what a model scores, what an actor holds."""
+    """Efficiency of a farm: two actors against two separate processes; cost of the driver, rate of model scores, memory of an actor."""
     overrides = tuple(settings or ())
     if serial_seed is not None:
         config = load_config(None, (*overrides, "model.min_rows=1000000000"))

@@ -101,11 +101,10 @@ class Trace:
 
 
 class RecordingJobs(SerialJobs):
-    """Jobs on one or more job runners of this process, and what each costs.  assignment: job -> its job runner; {}: the first one.
+    """Jobs on one or more job runners of this process, with the CPU time of each.
 
-    results: job -> its packed result.
-
-    Job runners have copies of the specification, as actors do: caches are by target graph.
+    assignment: job -> its job runner; {}: the first one.  results: job -> its packed result.  Job runners have copies of the specification,
+    as actors do, because caches are keyed by target graph.
     """
 
     def __init__(self, spec: SearchSpec, recordings: list[RecordingJobs], runners: int, assignment: Mapping[Key, int]) -> None:
@@ -168,9 +167,8 @@ def search_options(search: Search) -> list[str]:
 
 
 def record(search: Search, runners: int, assignment: Mapping[Key, int]) -> tuple[Trace, dict[Key, bytes]]:
-    """Trace of a search on one or more job runners, and the packed results of its jobs.
-
-    Trainings whose models no job had are left out of the trace: no job waits for them.
+    """Trace of a search on one or more job runners, and the packed results of its jobs.  Trainings without a job that uses their models are
+    left out of the trace: no job waits for them.
     """
     recordings, begin_s = list[RecordingJobs](), time.process_time()
     jobs_of = partial(RecordingJobs, recordings=recordings, runners=runners, assignment=assignment)
@@ -183,7 +181,7 @@ def record(search: Search, runners: int, assignment: Mapping[Key, int]) -> tuple
 
 
 def trace_search(search: Search, workers: Sequence[int], message_us: float) -> Trace:
-    """Trace of a search, and what its jobs cost on so many workers."""
+    """Trace of a search, and the CPU time of its jobs with this number of workers."""
     replace(search, candidates=WARM).run()
     trace, results = record(search, 1, {})
     seconds = {node.key: node.cpu_s for node in trace.nodes[:-1]}  # the budget ends within the last one, elsewhere on several workers
@@ -360,7 +358,7 @@ def main(
     real: Annotated[bool, typer.Option("--real", help="Also time whole commands in one process and on two actors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """How a search grows with workers: speed-ups, their limit, and what bounds it."""
+    """Scaling of a search with workers: speed-ups, their limit, and the chain of jobs that sets it."""
     overrides, counts = tuple(settings or ()), workers or WORKERS
     search = Search(model, machine, overrides, candidates=programs)
     if trace is None or not trace.is_file():

@@ -63,7 +63,7 @@ def main(
     machine_name: Annotated[str, typer.Option("--machine", help="A preset or a YAML file.")] = "edge",
     others: Annotated[int, typer.Option("--tasks", help="Other tasks in the store that the network could meet.")] = 100_000,
 ) -> None:
-    """What a look-up in a store costs, against measuring."""
+    """Cost of a look-up in a store compared with a measurement."""
     machine = load_machine(machine_name)
     target_graph = open_network(ModelSpec.named(model, machine, "float16", {}, None)).target_graph
     levels, count = tuple(machine.contention), len(target_graph.operators)

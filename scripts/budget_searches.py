@@ -161,7 +161,7 @@ def compile_plans(case: Case, levels: Sequence[str]) -> Row:
 
 
 def change_randomly(evaluator: Evaluator, task: Task) -> None:
-    """One to several moves at the best program of a level, the levels in turn, until the CPU seconds are spent."""
+    """Random mutations, one to several at a time, of a level's best program, the levels in turn, until the CPU seconds are spent."""
     begun_s, graph, rng = time.process_time(), evaluator.target_graph, np.random.default_rng(task.seed)
     space, genomes = PlanSpace(graph), set[Genome]()
     best = [(NEVER, space.start)] * len(evaluator.levels)
@@ -189,7 +189,7 @@ def name_cuts(genome: Genome) -> str:
 
 
 def simulate_cuts(evaluator: Evaluator) -> dict[str, dict[str, int]]:
-    """Level -> cuts -> cycles of the program whose segments are the fastest alone."""
+    """Level -> division -> cycles of the program of the segments that are fastest alone."""
     graph, count = evaluator.target_graph, len(evaluator.target_graph.operators)
     fastest: dict[tuple[int, int], list[Gene | None]] = {}
     for span in itertools.combinations(range(count + 1), 2):

@@ -35,7 +35,7 @@ class Chain(NamedTuple):
 
     @property
     def workload(self) -> str:
-        """As AccelForge's YAML has it; a value is eight bits, so that its counts divide by eight."""
+        """Workload as YAML of AccelForge; a value has eight bits, so its counts are divided by eight."""
         lines = ["workload:", "  rank_sizes:", *(f"    {name}: {size}" for name, size in self.sizes.items())]
         lines += ["  bits_per_value: {All: 8}", "  einsums:"]
         for einsum in self.einsums:
@@ -92,7 +92,7 @@ def mobilenet(side: int, channels: int, wide: int, bodies: int = 2) -> Chain:
 
 
 def bottleneck(side: int, channels: int, narrow: int) -> Chain:
-    """1x1, 3x3, 1x1 and the sum with what came in."""
+    """1x1, 3x3 and 1x1 convolutions and the sum with the input."""
 
     def model() -> ModelProto:
         net = Net(f"bottleneck_{side}")
@@ -111,7 +111,7 @@ def bottleneck(side: int, channels: int, narrow: int) -> Chain:
 
 
 def attention_block(tokens: int = 256, width: int = 512, heads: int = 8) -> Chain:
-    """Query, key and value, scores, what they mix, and the last product."""
+    """Query, key and value, scores, weighted sum of values, and the output product."""
 
     def model() -> ModelProto:
         net = Net("attention")
@@ -129,7 +129,7 @@ def attention_block(tokens: int = 256, width: int = 512, heads: int = 8) -> Chai
 
 
 def mlp_block(tokens: int = 256, width: int = 512) -> Chain:
-    """To four times the width, GELU, and back."""
+    """Product to four times the width, GELU, and product back."""
 
     def model() -> ModelProto:
         net = Net("mlp")
@@ -143,7 +143,7 @@ def mlp_block(tokens: int = 256, width: int = 512) -> Chain:
 
 
 def _window(i: int, j: int, channels: str) -> dict[str, str]:
-    """A tensor of ranks Pi and Qi, read by an operator that makes those of j."""
+    """Tensor of ranks Pi and Qi, read through a window by an operator with ranks j."""
     return {f"P{i}": f"p{j} + r{i}", f"Q{i}": f"q{j} + s{i}", channels.upper(): channels}
 
 

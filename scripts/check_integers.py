@@ -27,7 +27,7 @@ from tuner.zoo.quantiser import Quantiser  # noqa: E402
 
 
 def quantised_forms(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """What it is called and the quantised model."""
+    """Name of each form, and the quantised model."""
     if any(node.op_type.startswith(("QLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger")) for node in model.graph.node):
         yield "as it is", model
         return

@@ -102,7 +102,7 @@ def install(folder: Path, python: str) -> Path:
 
 
 def bounds(python: Path, folder: Path, chain: Chain, minutes: float) -> list[tuple[int, int]] | None:
-    """(elements held, elements moved) of the mapper's mappings, by what they hold; None where it does not end within so many minutes."""
+    """(buffer elements, moved elements) of the mapper's mappings, ascending; None after the time limit."""
     cache_file = folder / "bounds" / f"{hashlib.sha256((PACKAGE + _MAPPER + chain.workload).encode()).hexdigest()[:16]}.json"
     if not cache_file.is_file():
         cache_file.parent.mkdir(parents=True, exist_ok=True)
@@ -124,11 +124,11 @@ def least_traffic(mappings: list[tuple[int, int]], elements: int) -> int | None:
 
 
 def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
-    """`edge` with so much memory on the chip in all, divided in several ways, whose time is that of its DDR traffic.
+    """Variants of `edge` with a given total of on-chip memory, divided in several ways, and DDR so slow that time is traffic.
 
-    Buffers but L1 are small.  In less of L0A and L0B some segments have too many instructions.  L0C has sums of 16 channels of a block.
-    UB has tiles of results, where it is smallest beside half of L0B; or room to make depthwise weights from what DDR has of them, without
-    zeros (`compiler.target.weight_expansion`).
+    Buffers except L1 are small.  With less L0A and L0B some segments have too many instructions.  L0C has sums of 16 channels of a block.
+    UB has tiles of results, at its smallest beside half of L0B; or room to expand depthwise weights, which DDR stores without zeros
+    (`compiler.target.weight_expansion`).
     """
     values, size = load_machine("edge").model_dump(), elements * dtype.size_bytes
     left, item, found = max(2048, size // 128), dtype.size_bytes, []
@@ -162,14 +162,14 @@ def plan_by_estimate(target_graph: TargetGraph) -> Plan | None:
 
 
 def predicted(target_graph: TargetGraph) -> Traffic | None:
-    """Of that plan's program; None where there is none."""
+    """Traffic of the program of `plan_by_estimate`; None without one."""
     plan = plan_by_estimate(target_graph)
     program = None if plan is None else Compiler(target_graph).compile(plan)
     return None if program is None or isinstance(program, Infeasible) else traffic(target_graph, program)
 
 
 def tune_traffic(target_graph: TargetGraph, candidates: int, rules: type[SearchLimits] = SearchLimits) -> Traffic | None:
-    """Of the program with the least; None where nothing fits."""
+    """Traffic of the program with the least traffic; None if nothing fits."""
     try:
         result = tuner.Search(target_graph, candidates=candidates, rules=rules).run()
     except InfeasibleError:
@@ -187,9 +187,9 @@ def no_less(target_graph: TargetGraph, dtype: DataType) -> int:
 def compare(
     mappings: list[tuple[int, int]] | None, name: str, capacities: list[int], candidates: int, dtype: DataType
 ) -> list[dict[str, Any]]:
-    """A row per capacity of one chain: elements by the mapper, where it has mappings, and by ours, and what ours are.
+    """A row per capacity of one chain: elements moved by the mapper, if it has mappings, and by ours, with the parts of ours.
 
-    Searched is the division of the memory that is best by prediction; without candidates the prediction is all.
+    The division of the memory with the best prediction is searched; with no candidates, the prediction is the result.
     """
     rows, graph = [], lower(load_model(CHAINS[name].model(), random_weights=0))
     for ki in capacities:
@@ -213,7 +213,7 @@ def compare(
 def compare_in_process(
     mappings: list[tuple[int, int]] | None, name: str, capacities: list[int], candidates: int, dtype: DataType
 ) -> list[dict[str, Any]]:
-    """In a process of its own, which takes along what it remembers of the chain."""
+    """Run `compare` in a separate process, whose caches end with it."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(compare, mappings, name, capacities, candidates, dtype).result()
 

@@ -41,7 +41,7 @@ _SHORT, _SHORTS, _APART = 2, 1 << 11, 1 << 9  # blocks of a short one, how many,
 
 
 class Stream(NamedTuple):
-    """least, most: what of the pins, in percent, a part of any of the kinds gets.  published: by DRAM, where there is such a figure."""
+    """Stream.  least, most: range of its share of the pins over parts of any kind, in percent.  published: by DRAM, None without a figure."""
 
     name: str
     least: int
@@ -57,7 +57,7 @@ STREAMS = (
 
 
 def dram_machine(dram: str) -> Machine:
-    """A core at the pins of one channel, with paths as fast: percent of the pins are those of the timings, whatever the clock."""
+    """Machine with a core as fast as the pins of one channel: percent of the pins follow from the timings, for any clock."""
     pins = DRAMS[dram].channel_gbps
     base = array_machine(8, 8, "weight-stationary", True).model_dump()
     ddr = {"rate": "pins", "dram": dram, "bytes_per_cycle": pins, "latency_cycles": 0, "outstanding": 64}
@@ -78,7 +78,7 @@ def percent(machine: Machine, *transfers: Code) -> float:
 
 
 def compare() -> list[dict[str, Any]]:
-    """A row per DRAM and stream: percent of the pins here, what is published, and of random reads what full queues would get."""
+    """A row per DRAM and stream: percent of the pins here and as published, and for random reads with full queues."""
     rows = []
     for name, dram in DRAMS.items():
         machine = dram_machine(name)
@@ -96,7 +96,7 @@ def compare() -> list[dict[str, Any]]:
 
 
 def main(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False) -> None:
-    """What three streams get of the pins of each DRAM."""
+    """Bandwidth of three streams on each DRAM, in percent of its pins."""
     rows = compare()
     if as_json:
         print(json.dumps(rows))

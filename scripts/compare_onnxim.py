@@ -44,7 +44,7 @@ def compare() -> list[dict[str, Any]]:
 
 
 def main(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False) -> None:
-    """Matrix products on pipelined weight-stationary arrays, beside what ONNXim says they take."""
+    """Matrix products on pipelined weight-stationary arrays, compared with the cycles of ONNXim."""
     rows = compare()
     if as_json:
         print(json.dumps(rows))

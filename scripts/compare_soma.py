@@ -44,7 +44,7 @@ MODELS = {"int8": ",quantised=qdq", "float16": ""}
 
 
 def soma_machine(dtype: DataType) -> Machine:
-    """One core; of a wider type all that holds or moves values is as much wider."""
+    """Machine of one core; for a wider type, all sizes and rates are scaled by the width."""
     times = dtype.size_bytes
     values = load_machine("edge").model_dump()
     product = {"m0": 16, "k0": 32, "n0": 16, "cycles": 1}  # 8192 a cycle: 16.4 TOPS at 1 GHz
@@ -60,7 +60,7 @@ def soma_machine(dtype: DataType) -> Machine:
 
 
 def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, Any]:
-    """The best program, and what of its traffic is what."""
+    """The best program and the parts of its traffic."""
     machine = soma_machine(DataType[dtype])
     source = ModelSpec.named(Path(network), machine, "float16", {}, None)  # what is not of integers
     opened = lower_model(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
@@ -78,7 +78,7 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
 
 
 def _timed(target_graph: TargetGraph, plan: Plan) -> tuple[Program, int, dict[str, int]]:
-    """A plan's program, its cycles, and those of every engine."""
+    """Program of a plan, its cycles, and the cycles of every engine."""
     program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible), program
     timing = simulate(program, target_graph.machine, target_graph.machine.contention["none"])

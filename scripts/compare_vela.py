@@ -55,7 +55,9 @@ GEOMETRIC, WORST, OF_ONCE = 0.5, 0.65, 1.05
 
 
 class Config(NamedTuple):
-    """Of Vela, for a preset.  systems: sections of its Arm/vela.ini, first that of the preset's file.  memory: its memory mode."""
+    """Configuration of Vela for a preset.  systems: sections of its Arm/vela.ini, first that of the preset's file.  memory: its memory
+    mode.
+    """
 
     systems: tuple[str, ...]
     memory: str
@@ -69,10 +71,7 @@ OPTIMISE = ("Performance", "Size")
 
 
 class Moved(NamedTuple):
-    """What Vela's report says of DRAM, in bytes.
-
-    weights: as they are read, coded.  original, coded: all weights of the network.
-    """
+    """DRAM bytes in Vela's report.  weights: as read, coded.  original, coded: all weights of the network."""
 
     settings: str
     feature_maps: int
@@ -170,7 +169,7 @@ def scaled(ini: str, system: str, share: float) -> str:
 
 
 def moved_bytes(rows: list[dict[str, str]], settings: str) -> Moved:
-    """Of the summary that Vela writes, a row."""
+    """Moved bytes in a row of Vela's summary."""
     (row,) = rows
     feature_maps = sum(int(float(row[f"dram_feature_map_{way}_bytes"])) for way in ("read", "write"))
     weights = sum(int(float(row[f"dram_weight_{way}_bytes"])) for way in ("read", "write"))
@@ -202,7 +201,7 @@ def vela(python: Path, model: Path, accelerator: str, share: float) -> Moved:
 
 
 def tilefarm_traffic(name: str, machine: Machine, candidates: int) -> dict[str, tuple[Traffic, int]]:
-    """Level, of the machine or `TRAFFIC` -> of its champion what it moves, and the bytes of its stream."""
+    """Level of the machine, or `TRAFFIC` -> traffic of its champion, and bytes of its stream."""
     levels = {level: grant.model_dump() for level, grant in machine.contention.items()} | {TRAFFIC: {"share": HARDLY_ANY}}
     source = ModelSpec.named(Path(name), Machine.model_validate(machine.model_dump() | {"contention": levels}), "float16", {}, None)
     opened = lower_model(source, with_integer_borders(load_network(f"{name},quantised=qdq")), name)

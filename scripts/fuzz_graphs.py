@@ -46,7 +46,7 @@ def main(
     shrink: Annotated[int, typer.Option(metavar="N", help="Cut down so many faults, of different kinds first.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with all pairs of neighbours.")] = False,
 ) -> None:
-    """Compile random graphs with several plans each, and compare what they compute with onnxruntime.  Exit code 1 where one is wrong."""
+    """Compile random graphs with several plans each, and compare the outputs with onnxruntime.  Exit code 1 if one differs."""
     from tests.fuzz.campaign import Job, Tally, outcomes
     from tests.fuzz.outcome import outcome_line
     from tests.fuzz.shrink import shrunk_tests

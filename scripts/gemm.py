@@ -24,7 +24,7 @@ _ITEM_BYTES = DataType.float16.size_bytes
 def array_machine(
     rows: int, columns: int, dataflow: str, pipelined: bool, ddr_bytes_per_cycle: int = 64, latency_cycles: int = 100
 ) -> Machine:
-    """One core around a systolic array that nothing else holds up: room for whole matrices, free issue, long queues."""
+    """Machine with one core around a systolic array and no other bottleneck: room for whole matrices, free issue, long queues."""
     values = load_machine("tiny").model_dump()
     values |= {
         "name": f"array-{rows}x{columns}",
@@ -50,7 +50,7 @@ def array_machine(
 
 
 def mmads(machine: Machine, m: int, k: int, n: int, tile: tuple[int, int, int]) -> Program:
-    """One MMAD after the other, tiles of (m, k, n) in multiples of 16, the last of each axis what is left; k innermost."""
+    """MMADs in order, tiles of (m, k, n) in multiples of 16, the last tile of each axis smaller; k innermost."""
     rows = [
         _mmad(row, depth, column, accumulate=j > 0)
         for row in _tile_starts(m, tile[0])

@@ -59,13 +59,13 @@ MACHINES = "edge,ascend310,tpu-like,nvdla-large"
 
 
 class Digests:
-    """A digest of each part; what is added counts in its order."""
+    """Digest of each part, over its values in order."""
 
     def __init__(self, parts: Sequence[str]) -> None:
         self._parts = {part: hashlib.sha256() for part in parts}
 
     def add(self, part: str, *parts: str | bytes | NDArray[Any] | None) -> None:
-        """What is not there counts as well."""
+        """Add values to a part; None counts as well."""
         for part_value in parts:
             data = (
                 part_value.tobytes()
@@ -81,7 +81,7 @@ class Digests:
 
 
 def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: int, seed: int, texts: bool = False) -> str:
-    """What the line of a network, machine and data type says.  Raises `BadInputError` for what does not exist."""
+    """Line of a network, machine and data type.  Raises `BadInputError` for unknown names."""
     try:
         lowered = opened(network, machine, dtype)
         plans = [default_plans(lowered)]
@@ -107,7 +107,7 @@ def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: in
 
 
 def measured(parts_digest: Digests, evaluator: Evaluator, compiler: Compiler, request: Request) -> Plan | None:
-    """All that comes of a genome; its plan where that fits."""
+    """Add all results of a genome; returns its plan if it fits."""
     measurement = evaluator.measure(request)
     plans = [evaluator.plan(gene) for gene in request.genome]
     parts_digest.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
@@ -143,7 +143,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
     texts: Annotated[bool, typer.Option("--texts", help="Also the text of every stage, layer by layer.")] = False,
 ) -> None:
-    """Digests of what random genes become, a line per network, machine and data type: equal where two checkouts make the same."""
+    """Digests of random genomes, a line per network, machine and data type: equal for equivalent checkouts."""
     names = network_list(networks or ",".join((*EVERYDAY, *LARGER) if whole else EVERYDAY))
     types = (dtypes or ("float16,float32" if whole else "float16")).split(",")
     if unknown := set(types) - set(DataType.__members__):

@@ -78,7 +78,7 @@ def digests(network: str, machine: str, programs: int, seed: int) -> str:
 
 
 def tune_until_killed(request: TuneRequest, jobs: int) -> None:
-    """A run whose process is killed after so many jobs."""
+    """Run a search, and kill its process after a number of jobs."""
     allowance = iter(range(jobs))
 
     def progress(_: Snapshot) -> None:
@@ -89,7 +89,7 @@ def tune_until_killed(request: TuneRequest, jobs: int) -> None:
 
 
 def run_digests(run: Path) -> dict[str, str]:
-    """Of each of `PARTS` of a run folder."""
+    """Digest of each of `PARTS` of a run folder."""
     hashes = {part: hashlib.sha256() for part in PARTS}
     for part, data in _contents(run):
         hashes[part].update(len(data).to_bytes(8, "little") + data)

@@ -6,9 +6,9 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 
 def with_integer_borders(model: ModelProto) -> ModelProto:
-    """Without the QuantizeLinear of its inputs and the DequantizeLinear of its outputs; where there is none, as it is.
+    """Model without the QuantizeLinear of its inputs and the DequantizeLinear of its outputs; unchanged without these.
 
-    Raises `ValueError` where something else reads an input, or reads what an output is made of as floats.
+    Raises `ValueError` if another node reads a float input, or the integers of a float output.
     """
     out = ModelProto()
     out.CopyFrom(model)

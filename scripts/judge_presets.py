@@ -27,7 +27,7 @@ from tuner.study.curve import reading_counts
 
 
 def rows(counts: Sequence[int], pair: Pair) -> Iterator[Row]:
-    """Of every configuration and level."""
+    """A row per configuration and level."""
     best = {name: best_after(result.log, {}, pair.levels, counts) for name, result in pair.results.items()}
     for name, curves in best.items():
         log_ratio = np.log(curves) - np.log(best[DEFAULT])

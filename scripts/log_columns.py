@@ -29,7 +29,7 @@ def table(columns: Sequence[Column]) -> list[str]:
 
 
 def type_name(column: Column) -> str:
-    """As pandas users say it."""
+    """Name of a type for users of pandas."""
     name = str(column.type)
     if name.startswith("dictionary"):
         return "name (dictionary)"

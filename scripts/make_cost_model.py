@@ -66,7 +66,7 @@ def tune_item(item: Item) -> str:
 
 
 def items(networks: int, candidates: int, machines: list[str], each: int, runs: Path) -> Iterator[Item]:
-    """Of every network one on each of so many machines, the next ones in turn."""
+    """Searches of every network, each on `each` machines, which take turns."""
     for seed in range(networks):
         for k in range(min(each, len(machines))):
             machine = machines[(seed * each + k) % len(machines)]

@@ -89,7 +89,7 @@ class Test(NamedTuple):
 
 
 def suite(real: bool) -> Iterator[Test]:
-    """All tests of the onnx package; real: the light networks as well, which are listed and left out."""
+    """All tests of the onnx package; real: also the light networks, which are listed and skipped."""
     kinds = ("node", "simple", "pytorch-converted", "pytorch-operator") + (("real",) if real else ())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -99,7 +99,7 @@ def suite(real: bool) -> Iterator[Test]:
 
 
 def run_suite(tests: Iterable[Test]) -> list[Result]:
-    """Every test, with the reason where it is skipped or failed."""
+    """Run every test; the result has the reason if it is skipped or failed."""
     return [_run(test) for test in tests]
 
 

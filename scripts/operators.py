@@ -122,7 +122,7 @@ class Product:
 
 
 class Operator:
-    """A unit of one operator with all legal ways to run it; what was measured is kept."""
+    """Target graph of one operator with all legal tilings; measurements are cached."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.levels = target_graph, tuple(target_graph.machine.contention)
@@ -143,7 +143,7 @@ class Operator:
         return self._known[i]
 
     def rest(self) -> None:
-        """Let go of what measuring needs: tens of megabytes."""
+        """Free the memory used for measuring: tens of megabytes."""
         self._evaluator = None
 
     def features(self, indices: Sequence[int]) -> NDArray[np.float64]:

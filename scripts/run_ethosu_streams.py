@@ -62,7 +62,7 @@ class Judged(NamedTuple):
 
 
 def judge(model: bytes, compiler: str, inputs: int, seed: int, accelerator: str, dense: bool = False) -> Judged:
-    """Outputs of a compiled model beside LiteRT's; of a `dense` layer, beside those of LiteRT 1.0 where they are not today's."""
+    """Compare outputs of a compiled model with LiteRT's; for a `dense` layer, with those of LiteRT 1.0 where they differ from today's."""
     from scripts.litert_reference import Reference, dense_twice_rounded
     from scripts.vela_streams import NotWholeError, compile_model
 
@@ -185,7 +185,7 @@ def write_fixtures(path: Path) -> int:
 def _add_fixture(
     arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, max_bytes: int, accelerator: str = "ethos-u65-256", **words: str
 ) -> None:
-    """One case, where it is no larger than `max_bytes` bytes."""
+    """Add a case if it is at most `max_bytes` bytes."""
     from scripts.litert_reference import Reference
     from scripts.vela_streams import compile_model
 

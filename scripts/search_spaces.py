@@ -136,7 +136,7 @@ class PlanSpace:
         return out
 
     def suggested(self, trial: optuna.Trial) -> Genome:
-        """Where segments begin; of each, blocks and whether halos are cached."""
+        """Genome from a trial's starts of segments, and for each segment its blocks and whether halos are cached."""
         count = len(self.target_graph.operators)
         starts = [0, *(k for k in range(1, count) if trial.suggest_categorical(f"cut{k}", [True, False]))]
         genes = []
@@ -158,7 +158,7 @@ class PlanSpace:
 
 @lru_cache(maxsize=1)  # seeds and strategies look through one space
 def search_space(target_graph: TargetGraph) -> TilingSpace | PlanSpace:
-    """Of one convolution all legal tilings, of a network all plans."""
+    """All legal tilings of one convolution, or all plans of a network."""
     if len(target_graph.operators) == 1 and isinstance(target_graph.operators[0], ConvSpec):
         return TilingSpace(target_graph, operator_space(target_graph, 0, single_block_counts(target_graph, 0)))
     return PlanSpace(target_graph)

@@ -36,7 +36,7 @@ REPEATS = 64 * 256  # on the whole way, after which a walk that only repeats its
 
 
 class Space(Protocol[P]):
-    """Points that fit mostly; what does not is repaired."""
+    """Search space; its points mostly fit, others are repaired."""
 
     start: P
 
@@ -45,13 +45,13 @@ class Space(Protocol[P]):
     def random(self, rng: Rng) -> P: ...
 
     def neighbour(self, point: P, rng: Rng) -> P:
-        """One small change, repaired; the point itself where the draw came to nothing."""
+        """Repaired small change of a point; the point itself if the change does not fit."""
         ...
 
     def crossover(self, a: P, b: P, rng: Rng) -> P: ...
 
     def parameters(self, point: P) -> dict[str, Any]:
-        """What `suggested` would have to draw."""
+        """Parameters with which `suggested` returns this point."""
         ...
 
     def suggested(self, trial: optuna.Trial) -> P: ...

@@ -68,10 +68,11 @@ ALL_PROGRAMS = "budget.least_gain=null"  # a search that ends early is not at eq
 
 
 class Arm(NamedTuple):
-    """One side of a comparison.  settings: `a.b=c` texts over the default.  times: the study's budget.  levels: None for all.
+    """One side of a comparison.
 
-    strategy: None for that of the settings.  machine: what differs from the pair's, as behind a preset's colon.  network: what follows the
-    pair's network, as in `,quantised=qdq`.
+    settings: `a.b=c` texts over the default.  times: factor of the study's budget.  levels: None for all.  strategy: None for that of the
+    settings.  machine: changes of the pair's machine, as after a preset's colon.  network: suffix of the pair's network, such as
+    `,quantised=qdq`.
     """
 
     settings: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class Arm(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A network, a machine and a seed, searched in every arm.  name: of the network, as it was given.  cpu_s: of each search."""
+    """A network, a machine and a seed, searched in every arm.  name: given name of the network.  cpu_s: CPU seconds of each search."""
 
     name: str
     target_graph: TargetGraph
@@ -98,7 +99,7 @@ class Pair(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Of the champion of a level, at that level.  bytes: of DDR.  stream: bytes of its instructions."""
+    """Figures of a level's champion at that level.  bytes: DDR traffic.  stream: bytes of its instructions."""
 
     cycles: int
     bytes: int
@@ -111,16 +112,16 @@ class Figures(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns whose name starts with `<` are text."""
+    """Table; columns with names that start with `<` are text."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
     @staticmethod
     def from_rows(rows: Iterable[Row], *columns: str) -> Table:
-        """columns: `[<]NAME[=KEY][:FORMAT]` each.  KEY of a row is NAME where it is not given; a row may lack it.
+        """Table of rows.  columns: `[<]NAME[=KEY][:FORMAT]` each.  KEY of a row is NAME by default; a row may lack it.
 
-        Behind a FORMAT `M` is for millions, `x` for times, and `-1` before it for the difference from 1.
+        After a FORMAT, `M` means millions and `x` times; `-1` before it subtracts 1.
         """
         split = [re.fullmatch(r"(<?([^=:]*))(?:=([^:]*))?(?::(.*))?", column) for column in columns]
         parts = [(match[1], match[2] if match[3] is None else match[3], match[4] or "") for match in split if match]
@@ -136,13 +137,14 @@ def _cell(value: Any, form: str) -> object:
 
 @dataclass(frozen=True)
 class Study:
-    """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
+    """name: of the CSV.  rows: function from a pair to its rows.  show: function from all rows to tables and lines.
 
-    The fields from `networks` to `overrides` are what is run unless options say otherwise; `out` is where.
-    evaluator: who measures, made for every search; None for the simulator.  search_fields: of an arm's name and a pair, further fields of its
-    `tuner.Search`, made before its time is taken.  float_arm: an arm that a machine of integers does without.  inputs: what else the rows of
-    a pair follow from.  options: of this study and of options that only it has, the studies that are run; one of the same name as a field
-    takes its place.
+    The fields from `networks` to `overrides` are defaults of options; `out` is the folder of results.
+
+    evaluator: makes an evaluator for every search; None for the simulator.  search_fields: function from an arm's name and a pair to
+    further fields of its `tuner.Search`, not timed.  float_arm: arm that is left out on an integer-only machine.  inputs: further inputs of
+    a pair's rows, for their digest.  options: function from this study and its own options to the studies that are run; an option with the
+    name of a field replaces it.
     """
 
     name: str
@@ -162,13 +164,13 @@ class Study:
     options: Callable[..., Study | Sequence[Study]] | None = None
 
     def available_arms(self, machine: str) -> dict[str, Arm]:
-        """Its arms, on a machine."""
+        """Arms that can run on a machine."""
         lacking = self.float_arm if no_floats(load_machine(machine), DataType.float16) else ""
         return {name: arm for name, arm in self.arms.items() if name != lacking}
 
 
 class PairRows(NamedTuple):
-    """Rows of all pairs, and what they took, whenever that was."""
+    """Rows of all pairs, and the CPU time of their computation."""
 
     rows: list[Row]
     cpu_s: float
@@ -192,7 +194,7 @@ FIELDS = {
 
 
 def command(study: Study, about: str) -> Callable[..., None]:
-    """The command line of a study: its own options, and the fields that it has none for.  about: its help."""
+    """Command line of a study: its own options, and options for the other fields.  about: help text."""
     # behind the study itself, the first parameter
     own_options = {} if study.options is None else dict([*inspect.signature(study.options, eval_str=True).parameters.items()][1:])
     fields = {name: kind for name, kind in FIELDS.items() if name not in own_options}
@@ -227,7 +229,7 @@ def command(study: Study, about: str) -> Callable[..., None]:
 
 
 def conduct(study: Study, processes: int = 1) -> PairRows:
-    """Run every pair that is not there, write `<name>.csv` as they come."""
+    """Run every pair without a cached result; writes `<name>.csv` after each."""
     pairs = [(name, machine, seed) for name in network_list(study.networks) for machine in study.machines for seed in range(study.seeds)]
     rows, cpu_s = list[Row](), 0.0
     for pair, (pair_rows, took_s) in zip(pairs, _mapped(partial(_cached_pair, study), pairs, processes), strict=True):
@@ -239,20 +241,20 @@ def conduct(study: Study, processes: int = 1) -> PairRows:
 
 
 def finish(name: str, out: Path, rows: Sequence[Row], report: Iterable[Table | str], cpu_s: float, as_json: bool) -> None:
-    """Print what a study shows and the CPU time that it took, and write them to OUT/NAME.md."""
+    """Print the report of a study and its CPU time, and write them to OUT/NAME.md."""
     lines = [*report, "", f"CPU: {cpu_s / 3600:.2f} hours"]
     atomic_write(out / f"{name}.md", [markdown(lines).encode()])
     show(rows, lines, as_json)
 
 
 def champions(target_graph: TargetGraph, result: tuner.SearchResult) -> dict[str, MeasuredPiece]:
-    """Level -> the program that a search found for it, timed at all levels that it fits.  unit: in the search's order."""
+    """Level -> its best program of a search, timed at all levels that it fits.  target_graph: in the search's order."""
     plans = {level: best.plan(target_graph) for level, best in zip(result.levels, result.best, strict=True)}
     return measure_plans(Compiler(target_graph), plans)
 
 
 def figures(result: tuner.SearchResult) -> dict[str, Figures]:
-    """Of the champion of every level."""
+    """Figures of the champion of every level."""
     timed = champions(result.target_graph, result)
     return {
         level: Figures(
@@ -266,7 +268,7 @@ def figures(result: tuner.SearchResult) -> dict[str, Figures]:
 
 
 def figures_of_arms(pair: Pair) -> dict[str, Row]:
-    """Of every level the figures of all arms, as `ARM_cycles`."""
+    """Level -> figures of all arms, as `ARM_cycles`."""
     figures_by_arm = {arm: figures(result) for arm, result in pair.results.items()}
     return {
         level: {f"{arm}_{key}": value for arm, arm_figures in figures_by_arm.items() for key, value in arm_figures[level]._asdict().items()}
@@ -288,17 +290,17 @@ def _mapped(work: Callable[[Key], PairRows], pairs: Sequence[Key], processes: in
 
 
 def run_apart(work: Callable[[T], R], task: T) -> R:
-    """In a process of its own: what it remembers of one network's segments is no use to the next one, and gigabytes after some.
+    """Run a task in a separate process: caches of a network's segments are useless for the next network, and reach gigabytes.
 
-    An executor whose processes end after some tasks (`max_tasks_per_child`) would do, but that of Python 3.11 waits for ever once all have
-    ended at about the same time.
+    `ProcessPoolExecutor(max_tasks_per_child=1)` is no alternative: in Python 3.11 it can wait for ever if all processes end at about the
+    same time.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(work, task).result()
 
 
 def _cached_pair(study: Study, pair: Key) -> PairRows:
-    """`_run_pair`, or what it left in the folder."""
+    """Result of `_run_pair`, cached in the folder."""
     (name, machine, seed), settings = pair, tuple(study.overrides)
     config = load_config(None, settings)
     target_graph = _first_network(study, name, machine, config.search.order)
@@ -321,7 +323,7 @@ def _cached_pair(study: Study, pair: Key) -> PairRows:
 
 
 def _run_pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
-    """The rows of one pair, each with what they are of."""
+    """Rows of one pair, with network, machine and seed."""
     (name, machine, seed), results, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
     for arm, (arm_settings, times, levels, strategy, changes, name_suffix) in study.available_arms(machine).items():
         texts = (*arm_settings, *settings)
@@ -350,19 +352,19 @@ def _run_pair(study: Study, pair: Key, settings: tuple[str, ...]) -> list[Row]:
 
 
 def _first_network(study: Study, name: str, machine: str, order: Order) -> TargetGraph:
-    """The pair's network, or what the first arm that is possible has of it."""
+    """Network of the pair in the first available arm."""
     first = next(iter(study.available_arms(machine).values()), None)
     return network(f"{name}{first.network if first else ''}", machine, order)
 
 
 def machine_with(machine: str, changes: str) -> str:
-    """A machine by its name, with values that differ."""
+    """Name of a machine with changed values."""
     return f"{machine}{',' if ':' in machine else ':'}{changes}" if changes else machine
 
 
 @cache
 def load_kernels() -> None:
-    """Load or compile kernels, so that it is no time of a search."""
+    """Load or compile kernels, so that searches do not include it."""
     tuner.Search("made:mobilenet_v2-small", "edge", ("segments.measured=2", "segments.candidates=4"), candidates=2).run()
 
 
@@ -373,9 +375,9 @@ def network(name: str, machine: str, order: Order = DEFAULT_ORDER) -> TargetGrap
 
 
 def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -> TargetGraph:
-    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file; no study needs weights.
+    """Target graph of a shipped network (its name, or `light:...`), a built one (`made:...`) or a file, without weights.
 
-    Of a quantised one that the NPU does not have whole it is the heaviest piece.
+    For a quantised network that the NPU cannot run as one subgraph, it is the heaviest subgraph.
     """
     model, described = load_network(model_named(name)), load_machine(machine)
     if not is_quantised(model_named(name)):
@@ -386,17 +388,17 @@ def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -
 
 
 def opened(name: str, machine: str | Machine, dtype: str, frames: int = 1) -> LoweredModel:
-    """The same as it is compiled: with weights, in the file's order."""
+    """Lowered model with weights, operators in the file's order."""
     return open_network(ModelSpec.named(model_named(name), machine, dtype, {}, None, frames))
 
 
 def in_search_order(target_graph: TargetGraph) -> TargetGraph:
-    """Its operators in the order that a search has them in."""
+    """Target graph with operators in the order of a search."""
     return ordered(target_graph, DEFAULT_ORDER)
 
 
 def network_list(networks: str) -> list[str]:
-    """Those of a comma-separated list, as `network` takes them; one that does not exist ends a study before it begins, not hours later."""
+    """Names in a comma-separated list, for `network`.  Raises BadParameter for an unknown one, before a study begins."""
     names = [name for name in re.split(r",(?!\w+=)", networks) if name]  # not between the options of a made one
     for name in names:
         try:
@@ -414,12 +416,12 @@ def model_named(name: str) -> Path:
 
 
 def short(name: str) -> str:
-    """The name as tables have it."""
+    """Name in tables."""
     return Path(name.removeprefix(PREFIX).removeprefix(MADE)).name.removesuffix(".onnx")
 
 
 def groups(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows with equal values under `keys`, in the order in which those come first."""
+    """Rows with equal values under `keys`, in the order of first occurrence."""
     members: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         members.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -427,7 +429,7 @@ def groups(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def medians(rows: Iterable[Row], *keys: str) -> list[Row]:
-    """A row for each group: the median of every number over it (seeds, that is), and what is no number as its first row has it."""
+    """Row per group: the median of every number (over seeds), and other values of its first row."""
 
     def middle(values: Sequence[Any]) -> Any:
         if isinstance(values[0], str) or values[0] is None:
@@ -447,7 +449,7 @@ def means(rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
 
 
 def over_pairs(rows: Iterable[Row], key: str) -> NDArray[np.float64]:
-    """Of every pair the geometric mean of a key over its levels."""
+    """Geometric mean of a key over the levels of every pair."""
     return np.array([geometric([row[key] for row in levels]) for levels in groups(rows, *PAIR).values()])
 
 
@@ -483,7 +485,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def markdown(report: Iterable[Table | str]) -> str:
-    """Tables and lines, as a page has them."""
+    """Tables and lines as Markdown."""
     parts = []
     for part in report:
         if isinstance(part, str):
@@ -509,7 +511,7 @@ def show(rows: Sequence[Row], report: Iterable[Table | str], as_json: bool = Fal
 
 
 def measured_on(machine: str) -> Callable[[TargetGraph, tuple[str, ...]], Evaluator]:
-    """Evaluators whose clock is another machine's: a board that is not as it was described."""
+    """Evaluators with another machine as the clock: a board that differs from its description."""
     return partial(_clocked, load_machine(machine))
 
 

@@ -86,7 +86,7 @@ def run_all(
     quick: Annotated[bool, typer.Option("--quick", help="A glance, of small networks.")] = False,
     only: Annotated[str, typer.Option(help="Comma-separated studies.")] = ",".join(STUDIES),
 ) -> None:
-    """All studies into one page, each with its command."""
+    """Run all studies, and write their results to one page."""
     if unknown := sorted(set(only.split(",")) - set(STUDIES)):
         raise typer.BadParameter(f"no study {', '.join(unknown)}; there are {', '.join(STUDIES)}", param_hint="--only")
     pages = ["# Studies\n"]
@@ -104,7 +104,7 @@ def run_all(
 
 
 def main() -> None:
-    """The command that is named; of the others only what their list needs, as their modules take seconds to import."""
+    """Import and run the named command; for the others only the list is needed, because their modules take seconds to import."""
     app = typer.Typer(help="Studies of what tuning gains, and why.", add_completion=False)
     app.command("all")(run_all)
     for name, entry in STUDIES.items():

@@ -73,7 +73,7 @@ class Board:
 
 
 def cell(network: str, arm: str, nominal: Machine, fitted: Machine, seed: int, measurements: int, settings: Sequence[str]) -> Row:
-    """One search by the board, and what its champions take there."""
+    """Row of one search by the board, with the true cycles of its champions."""
     described = fitted if arm == "calibrated" else nominal
     model, weights = resolve_model(model_named(network), None)
     with TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ def fit_machine(described: str, noise: float, seed: int) -> tuple[Machine, int]:
 
 
 def rows(arms: Sequence[str], budgets: Sequence[int], noise: float, settings: Sequence[str], pair: Pair) -> Iterator[Row]:
-    """Of every budget and arm."""
+    """Row per budget and arm."""
     described = pair.target_graph.machine
     HIDDEN.update(machine=hidden_machine(described, pair.seed + 1), noise=noise, seed=pair.seed)
     fitted, readings = fit_machine(described.model_dump_json(), noise, pair.seed) if "calibrated" in arms else (described, None)

@@ -44,7 +44,7 @@ Best = dict[str, tuple[int, Genome]]
 
 
 def random_graph(seed: int) -> tuple[Graph, str]:
-    """A graph, and what it is in words."""
+    """Random graph, and its description."""
     rng = np.random.default_rng(seed)
     size, channels = int(rng.choice([14, 28, 56])), int(rng.choice([32, 64, 128, 256]))
     shapes: dict[str, Shape] = {"x": (1, channels, size, size)}
@@ -126,7 +126,7 @@ def neighbours(target_graph: TargetGraph, gene: Gene) -> list[Gene]:
 
 
 def _replace_at(values: tuple[int, ...], position: int, value: int) -> tuple[int, ...]:
-    """One of them changed; () where all are 0, as genes have it."""
+    """Tuple with one value replaced; () if all are 0, as in genes."""
     replaced = (*values[:position], value, *values[position + 1 :])
     return replaced if any(replaced) else ()
 
@@ -139,7 +139,7 @@ class TimedPrograms:
         self.cycles_by_genome: dict[Genome, dict[str, int]] = {}
 
     def cycles(self, genome: Genome) -> dict[str, int]:
-        """By level; {} where it does not fit."""
+        """Level -> cycles; {} if it does not fit."""
         if genome not in self.cycles_by_genome:
             plan = decode_all(self.target_graph, genome)
             program = plan if isinstance(plan, Infeasible) else self.compiler.compile(plan)
@@ -149,7 +149,7 @@ class TimedPrograms:
         return self.cycles_by_genome[genome]
 
     def improve(self, genome: Genome, best: Best) -> bool:
-        """Whether it is faster at some level than `best`, which it then enters."""
+        """Enter a genome into `best` at the levels where it is faster; returns whether there is one."""
         news = False
         for level, cycles in self.cycles(genome).items():
             if level not in best or cycles < best[level][0]:
@@ -165,7 +165,7 @@ class TimedPrograms:
         return list(first.values())[:count]
 
     def climb(self, genome: Genome, level: str) -> None:
-        """To a genome of which no gene with one thing changed is faster."""
+        """Climb to a genome that no change of a single gene makes faster."""
         cycles, previous = self.cycles(genome)[level], None
         while previous != genome:
             previous = genome
@@ -180,7 +180,9 @@ class TimedPrograms:
 
 
 def search_exhaustively(target_graph: TargetGraph) -> TimedPrograms:
-    """All ways to cut a graph; of each, all plans of one segment beside the best of the others, from the fastest of each alone."""
+    """Try all divisions of a graph; for each, all plans of one segment with the best of the others, starting from the fastest of each
+    alone.
+    """
     programs, count = TimedPrograms(target_graph), len(target_graph.operators)
     plans = {span: genes(target_graph, *span) for span in itertools.combinations(range(count + 1), 2)}
     for cuts in itertools.product((False, True), repeat=count - 1):

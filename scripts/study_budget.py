@@ -55,7 +55,7 @@ Records = Mapping[tuple[str, int], Row]
 
 
 def read_curve(record: Row, limit: float, column: int = 0) -> list[float]:
-    """Last point whose programs (column 0) or CPU seconds (1) are within the limit; the first one at least."""
+    """Last point within a limit of programs (column 0) or CPU seconds (1); at least the first one."""
     return [point for point in record["points"] if point[column] <= limit or point is record["points"][0]][-1]
 
 
@@ -113,12 +113,12 @@ class Gain(NamedTuple):
 
 
 def compare_seeds(rows: Sequence[Row], arm: str) -> list[float]:
-    """Of every seed how much longer an arm's programs take than the search's: the mean logarithm over levels."""
+    """Mean logarithm over levels, per seed, of the cycles of an arm's programs over those of the search's."""
     return [float(np.mean([row[arm] - row["search"] for row in levels])) for levels in groups(rows, "seed").values() if arm in levels[0]]
 
 
 def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
-    """A line per case and budget, the means over cases, and what they say."""
+    """A line per case and budget, the means over cases, and a conclusion."""
     arms = {"compile": "compile", "random": "random", **{f"restarts_{length}": f"restarts of {length}" for length in restarts}}
     lines, verdicts = list[tuple[object, ...]](), list[str]()
     for (budget,), budget_rows in groups(sorted(rows, key=lambda row: row["programs"]), "programs").items():
@@ -150,7 +150,7 @@ def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
 
 
 def rank_cuts(name: str, records: Records, seeds: int) -> Iterator[Row]:
-    """Of every level and seed, the cuts of the search's champion among all, and its program beside the best of them."""
+    """Row per level and seed: rank of the division of the search's champion, and its cycles over those of the best one."""
     for place, (level, cuts) in enumerate(records["optimum", 0]["cuts"].items()):
         best = min(cuts.values())
         for search in (records["search", seed] for seed in range(seeds)):

@@ -70,7 +70,7 @@ RULES: dict[str, list[Setting]] = {"threshold": [*THRESHOLDS], "estimator": [*ES
 
 @dataclass(frozen=True)
 class Trial:
-    """One trace, with what the static variants that fit all of its grants and the oracle make of it."""
+    """One trace, with the times of the oracle and of the static variants that fit all of its grants."""
 
     kind: str
     seed: int
@@ -150,7 +150,7 @@ def study(network: Network, trials: list[Trial], settings: dict[str, Setting]) -
 
 
 def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidates: int) -> list[tuple[str, Path]]:
-    """(name, compiled file) of what was given, else of small runs, tuned unless they are there."""
+    """(name, compiled file) of the given paths, or of small runs, which are tuned if absent."""
     if paths:
         return [(path.name, path / "best.onnx") if path.is_dir() else (path.stem, path) for path in paths]
     result = []
@@ -163,7 +163,7 @@ def compiled(paths: list[Path], out: Path, networks: str, machine: str, candidat
 
 
 def tables(rows: list[Row]) -> Iterator[Table | str]:
-    """As docs/contention.md shows them, and the goals with what was reached."""
+    """Tables of docs/contention.md, and the goals with the reached figures."""
     kinds, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("trace", "network"))
     rows_by_cell = groups(rows, "network", "trace")
 

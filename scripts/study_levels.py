@@ -46,7 +46,7 @@ STREAMS = ("own_stream", "robust_stream")
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    """A row per level: cycles of everything there, losses, and whether the judge changes what ships."""
+    """Row per level: cycles of all programs, losses, and whether the guard changes the shipped program."""
     result, compiler, machine = pair.results["all"], Compiler(pair.target_graph), pair.target_graph.machine
     robust = result.robust
     assert robust is not None, "every program was measured at every level"
@@ -83,7 +83,7 @@ def elsewhere(programs: Sequence[Program], table: Floats, machine: Machine, leve
 
 
 def guarded(pair: Pair) -> Iterator[Row]:
-    """A row per budget and level: losses of what ships with the guard and without, and where the champion loses most."""
+    """Row per budget and level: losses of the shipped programs with and without the guard, and the champion's largest loss."""
     compiler, machine, levels = Compiler(pair.target_graph), pair.target_graph.machine, pair.levels
     for budget, result in pair.results.items():
         plans = [result.plan(level) for level in levels] + ([] if result.robust is None else [result.robust])

@@ -33,7 +33,7 @@ LIMITS = ("work", "path", "bandwidth")
 
 
 class Remembering(Evaluator):
-    """What earlier searches of the unit measured is not measured again."""
+    """Evaluator that answers repeated requests of later searches of a target graph."""
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> None:
         super().__init__(target_graph, levels)
@@ -48,14 +48,14 @@ class Remembering(Evaluator):
 
 @lru_cache(maxsize=1)
 def remembering(target_graph: TargetGraph, levels: tuple[str, ...]) -> Evaluator:
-    """One for all searches of a unit, which come one after the other."""
+    """Common evaluator of all searches of a target graph, which run one after the other."""
     return Remembering(target_graph, levels)
 
 
 def bound_cycles(target_graph: TargetGraph, evaluator: Evaluator, genome: Genome) -> Bounds:
-    """What a program's own segments are bound by: the work of their busiest engines over the cores, their longest path, and the port.
+    """Lower bounds of a program with given segments: work of their busiest engines over the cores, longest path, and DDR port.
 
-    A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.
+    A segment takes at least the time of its busiest engine, alone, on its cores: no overlap with other segments reduces it.
     """
     times = []
     for gene in genome:
@@ -84,9 +84,8 @@ def rows(pair: Pair) -> Iterator[Row]:
 
 
 def show(rows: Sequence[Row]) -> Iterator[Table | str]:
-    """The table, and the goals with what was reached.
-
-    work, path, bandwidth: shares of the placed program's time that its busiest engines over the cores, its longest path and its bytes need.
+    """The table, and the goals with the reached figures.  work, path, bandwidth: lower bounds over the placed program's time, from its
+    busiest engines over the cores, its longest path and its bytes.
     """
     table = medians(rows, "network", "machine")
     lowest = {key: min(row["over_all"] for row in group) for key, group in groups(rows, "network", "machine").items()}

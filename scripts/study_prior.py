@@ -52,7 +52,7 @@ UNRELATED = ("shufflenet",)
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    """Of every arm and level."""
+    """Row per arm and level."""
     for arm, result in pair.results.items():
         readings = int(result.log["readings"].sum())
         for level in pair.levels:
@@ -63,7 +63,7 @@ def rows(pair: Pair) -> Iterator[Row]:
 def warm_start_fields(
     out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str], arm: str, pair: Key
 ) -> dict[str, Any]:
-    """What a search of an arm begins with; the earlier run is made where it is not there."""
+    """Search fields of an arm; the earlier run is made if absent."""
     if arm not in (*WARM, *MODEL):
         return {}
     (network, machine, seed), fields = pair, dict[str, Any]()

@@ -27,7 +27,7 @@ SHARE, SECONDS, RESNET_SECONDS = 0.85, 5.0, 3.0
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    """CPU: the lesser of two runs, of which the first may have had to compile kernels."""
+    """Row per level.  CPU: the smaller of two runs, since the first may compile kernels."""
     result = pair.results[TUNED]
     with TemporaryDirectory() as folder:
         machine, out = Path(folder) / "machine.yaml", Path(folder) / "quick.onnx"

@@ -44,13 +44,13 @@ class Outcome(NamedTuple):
     copy_cycles: int
 
     def savings_from(self, baseline: Outcome) -> Row:
-        """What it saves against `baseline`; negative where it costs."""
+        """Saving against `baseline`; negative for a loss."""
         row = {"kernels_saved": baseline.operators - self.operators, "ddr_bytes_saved": baseline.ddr_bytes - self.ddr_bytes}
         return row | {f"cycles_{level}": baseline.cycles[level] - value for level, value in self.cycles.items()}
 
 
 def outcome(graph: Graph, machine: Machine) -> Outcome:
-    """Of a graph that is rewritten.  Raises `TilefarmError` where it does not fit."""
+    """Outcome of a rewritten graph.  Raises `TilefarmError` if it does not fit."""
     target_graph = make_unit(graph, machine, DataType.float16)
     program = Compiler(target_graph).compile(default_plan(target_graph))
     assert isinstance(program, Program)

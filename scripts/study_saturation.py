@@ -33,7 +33,7 @@ def read_programs(log_rows: object) -> NDArray[np.int64]:
 
 
 def judge(cycles: NDArray[np.int64]) -> Row:
-    """Expected and realised gains of one search, and for each threshold the end, what is lost by it, and the most at any later end."""
+    """Expected and realised gains of one search; for each threshold the early end, its loss, and the largest loss of any later end."""
     best = np.minimum.accumulate(cycles, 0)
     count = len(cycles)
     row: Row = {"programs": count}

@@ -45,7 +45,7 @@ class Curve(NamedTuple):
 
 
 def curve(result: tuner.SearchResult, budget: int, counts_operators: bool) -> Curve:
-    """Of a search, from its log.  counts_operators: only programs count as results, and segments cost their share of the operators."""
+    """Curve of a search, from its log.  counts_operators: only programs are results, and segments cost their share of the operators."""
     log, tasks = result.log, result.task_rows.to_pandas()
     log = log[log["status"] == "ok"].sort_values("seq")
     sizes = {task: operator_count(payload) for task, payload in zip(tasks["task"], tasks["payload"], strict=True)}
@@ -62,7 +62,7 @@ def curve(result: tuner.SearchResult, budget: int, counts_operators: bool) -> Cu
 
 
 def operator_count(payload: str) -> int:
-    """How many operators a task runs."""
+    """Number of operators of a task."""
     content = json.loads(payload)
     if "stage" in content:
         return sum(len(segment["operators"]) for segment in content["stage"])

@@ -44,7 +44,7 @@ SWITCHED = {
 
 
 def differences(file: str) -> tuple[str, ...]:
-    """What a configuration changes of the default, as `a.b=c` texts; not the budget, the farm or the study."""
+    """Changes of a configuration to the default, as `a.b=c` texts, without the budget, the farm and the study."""
     default, changed_config = (dict(leaves(config.model_dump(mode="json"))) for config in (load_config(), load_config(file)))
     differing = {path: value for path, value in changed_config.items() if value != default.get(path)}
     settings = tuple(
@@ -67,7 +67,7 @@ def rows(pair: Pair) -> Iterator[Row]:
 
 
 def compared(rows: Sequence[Row]) -> Iterator[Table | str]:
-    """Of every arm a ratio per pair, over the levels, and their mean."""
+    """Ratio of every arm per pair, over the levels, and their mean."""
     arms, table = groups(rows, "settings"), []
     for (name,), arm_rows in arms.items():
         if name == DEFAULT:
@@ -84,12 +84,12 @@ def compared(rows: Sequence[Row]) -> Iterator[Table | str]:
 
 
 def total_cpu_s(rows: Sequence[Row]) -> float:
-    """Of the searches of an arm, whose rows are one for every level."""
+    """CPU seconds of the searches of an arm, whose rows repeat them for every level."""
     return sum(levels[0]["cpu_s"] for levels in groups(rows, *PAIR).values())
 
 
 def _pair_table(rows: Sequence[Row]) -> Iterator[Table | str]:
-    """Of a single arm: the ratio at every level, their mean, and what both searches took."""
+    """Ratios of a single arm at every level, their mean, and the CPU time of both searches."""
     table, levels = [], list(dict.fromkeys(row["level"] for row in rows))
     for (network, machine, seed), pair_rows in groups(rows, *PAIR).items():
         default, changed_rows = groups(pair_rows, "settings").values()

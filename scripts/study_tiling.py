@@ -40,7 +40,7 @@ PICKS = ("estimate", "plain", "model")
 
 
 def operator_rows(pair: Pair, cap: int) -> Iterator[Row]:
-    """One row: of the optimum, and of the search."""
+    """One row, of the optimum and of the search."""
     operator, log = Operator(pair.target_graph), pair.results["search"].log
     optimum = exhaustive(operator, cap)
     row: Row = {"ways": len(operator.bounds), "measured": optimum.measured, "search_measured": int(log["seq"].nunique())}
@@ -58,7 +58,7 @@ def operator_rows(pair: Pair, cap: int) -> Iterator[Row]:
 
 
 def show(rows: Sequence[Row], models: Callable[[], Iterator[Table | str]] | None = None) -> Iterator[Table | str]:
-    """models: what is shown of those, which are trained then."""
+    """Tables of the study.  models: trains models and yields their tables."""
     yield from show_search(rows)
     yield from models() if models is not None else ()
 
@@ -89,7 +89,7 @@ def show_search(rows: Sequence[Row]) -> Iterator[Table | str]:
 
 
 def random_operators(rng: np.random.Generator, machine: str, folder: Path) -> Iterator[tuple[Shape | Product, Operator]]:
-    """Convolutions and (one in four) matrix products of usual sizes, at most 0.6 GMAC, of which some way fits; each once."""
+    """Random convolutions and (one in four) matrix products of usual sizes, at most 0.6 GMAC, feasible and distinct."""
     channels, features = (16, 24, 32, 48, 64, 72, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024), (256, 384, 512, 768, 1024, 2048, 3072)
     sizes, drawn = (7, 8, 13, 14, 17, 19, 26, 27, 28, 35, 38, 52, 55, 56, 75, 96, 112), set[Shape]()
     while True:

@@ -7,7 +7,7 @@ of several operators:
 * formula: list-scheduled, W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block)));
 * unlimited: list-scheduled without a limit (W = infinite), breadth-first, every block alive, in every segment that then fits L1
   (`unlimited_segments`), by the formula in the others: the value of no limit on the real machine;
-* greedy: without a limit everywhere, otherwise as the formula's, in an L1 that is large enough; `roomy_cycles` is the effect of such an L1 on
+* greedy: without a limit everywhere, otherwise as the formula's, in a large enough L1; `roomy_cycles` is the effect of such an L1 on
   the formula's program;
 * searched: the fastest of the search's own program (`own_cycles`), of the three above, and of the one in which every segment has the
   window that is fastest when it is measured alone (`fastest`).

@@ -72,7 +72,7 @@ class Stream:
         return moves
 
     def rows(self, kind: str) -> NDArray[np.int64]:
-        """Of the transfers of buffers of a kind."""
+        """Rows of the transfers of buffers of a kind."""
         return np.array([row for row, _, move_kind, _, _ in self.moves if move_kind == kind], np.int64)
 
     @cached_property
@@ -143,7 +143,7 @@ def _filled(target_graph: TargetGraph, spec: Any) -> float:
 
 
 def depthwise(s: Stream, code: Code) -> None:
-    """VECTOR takes taps times what a block takes it, CUBE its products; both at once finish after the harmonic sum."""
+    """Depthwise products shared by VECTOR and CUBE: both together finish after the harmonic sum of their times."""
     machine = s.target_graph.machine
     keep = np.ones(len(s.target_graph.operators))
     for spec in s.target_graph.operators:
@@ -225,7 +225,7 @@ class Champion:
         return min(self.cycles(*changes), max(self.cycles(*changes, fed), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE])))
 
     def all_ideal(self) -> int:
-        """All at once: what holds of both of the above holds of their maximum."""
+        """All mechanisms together: at least the maximum of the two bounds above."""
         timing = self.timed(*EVERY)
         busy_cycles = timing.busy_cycles.max(0)
         floors = (math.ceil(timing.bus_units / SHARE_UNIT / self.port), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE]))

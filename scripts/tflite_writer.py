@@ -165,7 +165,7 @@ class Writer:
         return self.operator(name, [x, y], output, f"{name.capitalize()}Options", fusedActivationFunction=ACTIVATIONS[activation])
 
     def unary(self, name: str, x: Tensor, output: Tensor | None = None, options: str = "", **fields: Any) -> Tensor:
-        """An operator of one tensor, of which the result has the shape; a result of the same scale where none is given."""
+        """Operator of one tensor.  The result has the given shape, and by default the scale of the operand."""
         return self.operator(name, [x], output or self.tensor(x.shape, x.scale, x.zero), options, **fields)
 
     def logistic(self, x: Tensor) -> Tensor:

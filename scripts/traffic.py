@@ -43,17 +43,17 @@ class Traffic:
 
 
 def stream_bytes(program: Program) -> int:
-    """Of the records of all cores: what a machine fetches beside the data."""
+    """Bytes of the records of all cores, which a machine fetches in addition to data."""
     return sum(code.nbytes for code in program.streams)
 
 
 def moved_bytes(timing: Timing) -> int:
-    """Of DDR, both ways."""
+    """DDR bytes, loads and stores."""
     return timing.ddr_read_bytes + timing.ddr_write_bytes
 
 
 def transfers(code: Code) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
-    """Of every record that moves DDR data: its row, whether it stores, and its range there as `simulator.npu.access` has ranges."""
+    """For every record that moves DDR data: its row, whether it stores, and its range (`simulator.npu.access`)."""
     out = np.zeros((MAX_RANGES, 8), np.int64)
     rows = np.flatnonzero((code[:, isa.OP] == Op.COPY) & ((code[:, isa.SRC] == Memory.DDR) | (code[:, isa.DST] == Memory.DDR)))
     for row in rows.tolist():
@@ -70,7 +70,7 @@ def accessed_blocks(span: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How often each block of DDR is loaded, and stored."""
+    """Number of loads and of stores of each block of DDR."""
     loads, stores = np.zeros((2, program.memory.size_blocks), np.int64)
     for code in program.streams:
         for _, store, span in transfers(code):
@@ -79,7 +79,7 @@ def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def traffic(target_graph: TargetGraph, program: Program) -> Traffic:
-    """unit: what the program is of, in any order of its operators."""
+    """Traffic of a program by cause.  target_graph: of the program, in any order of its operators."""
     loads, stores = touched(program)
     logical = needed_constants(target_graph)
     totals = dict.fromkeys((field.name for field in fields(Traffic)), 0)
@@ -104,7 +104,7 @@ def traffic(target_graph: TargetGraph, program: Program) -> Traffic:
 
 
 def needed_constants(target_graph: TargetGraph) -> dict[str, int]:
-    """Bytes of the weights and biases of products, by the names of their buffers: in the types in which they lie, without what fills up."""
+    """Bytes of the weights and biases of products, by name of their buffers: in their stored types, without padding."""
     constants = {}
     for spec in target_graph.operators:
         operator: Any = spec.operator

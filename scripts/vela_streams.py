@@ -53,7 +53,7 @@ class Stream(NamedTuple):
     outputs: tuple[Place, ...]
 
     def run(self, values: list[NDArray[np.generic]]) -> tuple[list[NDArray[np.generic]], Execution]:
-        """Outputs for inputs, on arenas of which every byte is set before."""
+        """Outputs for inputs, on arenas whose every byte is set before."""
         arena, fast = np.full(self.arena, 0x55, np.uint8), np.full(self.fast, 0xAA, np.uint8)
         for place, value in zip(self.inputs, values, strict=True):
             octets = np.frombuffer(np.ascontiguousarray(value, place.dtype).tobytes(), np.uint8)
@@ -91,7 +91,7 @@ def compile_model(model: bytes, compiler: str, folder: Path, accelerator: str = 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Nothing is printed, not by a library of C++ either."""
+    """Silence this process, including libraries of C++."""
     sys.stdout.flush()
     saved_streams = os.dup(1), os.dup(2)
     sink = os.open(os.devnull, os.O_WRONLY)

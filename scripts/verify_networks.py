@@ -56,7 +56,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
     check_file: Annotated[Path | None, typer.Option(CHILD, hidden=True)] = None,
 ) -> None:
-    """Are the nine light networks right on every machine, in every data type, at every level?  Exit code 1 where anything fails."""
+    """Verify the nine light networks on every machine, in every data type, at every level.  Exit code 1 if anything fails."""
     if check_file is not None:
         print(json.dumps(check_in_this_process(check_file, seed)))
         return
@@ -147,7 +147,7 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
 
 
 def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Write the compiled file; what is known of it without running it, and what is wrong already."""
+    """Write the compiled file; returns the facts known without a run, and the faults."""
     from compiler.build import containers_of, default_by_level, measure, measure_plans, package, plans_of_pieces
     from compiler.frontend.partition.macs import model_macs
     from compiler.model import ModelSpec
@@ -222,7 +222,7 @@ def find_run(runs: Path, source: Any) -> Path | None:
 
 
 def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
-    """In the fresh process: a row per level of the file."""
+    """Rows of the file's levels, checked in the fresh process."""
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
     from tuner.verify.check import check_levels, prepare_check
@@ -272,7 +272,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
 
 
 def outputs(compared: list[Any]) -> dict[str, Any]:
-    """Of a quantised network: what has to be right to the bit, and what is behind floats."""
+    """Figures of a quantised network: values that must be exact, and values after floating-point operators."""
     exact, inexact = ([tensor for tensor in compared if tensor.exact is is_exact] for is_exact in (True, False))
     return {
         "exact_values": sum(tensor.count for tensor in exact),

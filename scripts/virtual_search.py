@@ -90,7 +90,7 @@ class VirtualActors:
 
 
 class CountingLedger(Ledger):
-    """Ledger whose budget are jobs."""
+    """Ledger with a budget of jobs."""
 
     def __init__(self, jobs: int) -> None:
         super().__init__((), cast(RunLog, None), Champions(0), RunBudget())
@@ -108,7 +108,7 @@ class CountingLedger(Ledger):
 
 @dataclass
 class PlannedTrainer:
-    """`Trainer` whose trainings are due after given numbers of epochs."""
+    """`Trainer` with trainings after given numbers of epochs."""
 
     schedule: EpochSchedule
     epochs: Collection[int]
