@@ -341,14 +341,14 @@ def report(r: dict[str, Any]) -> None:
         [
             "2 actors / 2 processes" + (" beside a busy one" if r["beside_busy"] else "") + " (median)",
             f"{r['ratio']:.3f}",
-            *_asked(r, "ratio", 1),
+            *_goal_text(r, "ratio", 1),
         ],
         ["  CPU time that they need, over that of a process for the same tasks", f"{r['work']:.3f}", "", ""],
         ["  CPU time that they get in a second, over that of the two processes", f"{r['cpu']:.3f}", "", ""],
         ["  share of the time in which an actor has no job", f"{r['waits']:.3f}", "", ""],
-        ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_asked(r, "driver_us", -1)],
+        ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_goal_text(r, "driver_us", -1)],
         ["actors that a driver feeds", f"{r['actors_per_driver']:.0f}", "", ""],
-        ["genes scored per s and core", f"{r['scored_per_s']:,.0f}", *_asked(r, "scored_per_s", 1)],
+        ["genes scored per s and core", f"{r['scored_per_s']:,.0f}", *_goal_text(r, "scored_per_s", 1)],
         ["programs scored per s and core", f"{r['programs_scored_per_s']:,.0f}", "", ""],
         ["an actor hears of a task of others, us", f"{r['absorbed_us']:.0f}", "", ""],
         ["memory of an actor, MB: resident", f"{r['rss_mb']:.0f}", "", ""],
@@ -358,7 +358,7 @@ def report(r: dict[str, Any]) -> None:
     print_table(["<figure", "measured", "asked", "<"], rows)
 
 
-def _asked(r: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
+def _goal_text(r: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
     """Goal of a figure as text, and whether it is reached."""
     return f"{'>=' if sign > 0 else '<='} {ASKED[key]:,}", "reached" if sign * r[key] >= sign * ASKED[key] else "not reached"
 

@@ -220,12 +220,12 @@ def predecessors(nodes: Sequence[Node]) -> dict[Key, list[Key]]:
     for node in nodes:
         epochs.setdefault(node.key[0], []).append(node.key)
 
-    def before(node: Node) -> list[Key]:
+    def dependences(node: Node) -> list[Key]:
         training = (TRAINED, node.models)  # a prior was not trained
         jobs = [key for epoch in range(max(FIRST, node.epochs - 2), node.epochs) for key in epochs.get(epoch, ())]
         return [*jobs, training] if training in epochs.get(TRAINED, ()) else jobs
 
-    return {node.key: before(node) for node in nodes}
+    return {node.key: dependences(node) for node in nodes}
 
 
 def critical_path(seconds: Mapping[Key, float], inputs: Mapping[Key, Sequence[Key]]) -> list[Key]:

@@ -48,13 +48,13 @@ def fill_store(
     store, rng = PackStore(LocalPath(folder), conditions), np.random.default_rng(0)
     values = np.stack([measurement.values for _, measurement in measured if measurement.values is not None])
     no_workers = np.full((len(values) + others, 2), None, object)
-    scopes_of_tasks = [scopes.of(request.task_kind, measurement.payload) for request, measurement in measured]
-    task_scopes = np.concatenate([np.array(scopes_of_tasks, np.uint64), rng.choice(scopes.every, others)])
+    scopes_of_tasks = [scopes.scope(request.task_kind, measurement.payload) for request, measurement in measured]
+    task_scopes = np.concatenate([np.array(scopes_of_tasks, np.uint64), rng.choice(scopes.all_scopes, others)])
     tasks = np.concatenate([words([measurement.task for _, measurement in measured]), rng.integers(0, 1 << 63, (others, 2), np.uint64)])
     readings = np.concatenate([values, rng.integers(1, 1 << 20, (others, len(conditions.levels), len(RESULTS)))])
     table = Measured(task_scopes, tasks, readings, no_workers)
     for part in np.array_split(np.arange(len(tasks)), 1 + len(tasks) // 10_000):
-        store.put(store.encoded({"run": "bench"}, table.of(part)))
+        store.put(store.encoded({"run": "bench"}, table.select(part)))
     return store
 
 
@@ -77,8 +77,8 @@ def main(
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
         store = fill_store(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
-        open_s = cpu_time_s(lambda: PackStore(LocalPath(folder), conditions).find_tasks(Scopes(target_graph).every))
-        packed = PackStore(LocalPath(folder), conditions).find_tasks(scopes.every).packed
+        open_s = cpu_time_s(lambda: PackStore(LocalPath(folder), conditions).find_tasks(Scopes(target_graph).all_scopes))
+        packed = PackStore(LocalPath(folder), conditions).find_tasks(scopes.all_scopes).packed
         opens = cpu_time_s(lambda: Memo(packed, len(levels), True))
         memo = Memo(packed, len(levels), True)
         tasks = [measurement.task for _, measurement in measured]

@@ -25,7 +25,7 @@ SLOTS = (4, 64, 256, 1000)
 OUTSTANDING = 2  # jobs per slot
 SPEEDS = (1.0, 2.0, 4.0)
 SHORTEST_S, LONGEST_S = 0.05, 2.0
-POLICY = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True, alike=True)
+POLICY = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True, comparable=True)
 
 
 class _End(NamedTuple):
@@ -40,10 +40,10 @@ class VirtualFarm:
 
     def __init__(self, slots: int) -> None:
         self.supervision, self.now_s, self.jobs, self._rng = Supervision(slots, 60.0), 0.0, 0, Random(0)
-        self._slots, self._free_s, self._ends = slots, [0.0] * slots, list[_End]()
+        self._slots, self._free_s, self._pending = slots, [0.0] * slots, list[_End]()
         self.supervision.begin(0.0)
         for slot in range(slots):
-            self.supervision.heard(Built(slot, "host:1"), 0.0)
+            self.supervision.handle(Built(slot, "host:1"), 0.0)
         for _ in range(OUTSTANDING * slots):
             self._submit()
 
@@ -57,16 +57,16 @@ class VirtualFarm:
             if isinstance(action, Send):
                 seconds = self._rng.uniform(SHORTEST_S, LONGEST_S) / SPEEDS[action.actor % len(SPEEDS)]
                 self._free_s[action.actor] = end_s = max(self.now_s, self._free_s[action.actor]) + seconds
-                heapq.heappush(self._ends, _End(end_s, Done(action.actor, action.number, b"")))
+                heapq.heappush(self._pending, _End(end_s, Done(action.actor, action.number, b"")))
         return sum(isinstance(action, Deliver) for action in actions)
 
     def run(self, jobs: int) -> None:
         """Finish so many jobs; each is followed by a new one."""
         end = self.jobs + jobs
         while self.jobs < end:
-            self.now_s, event = heapq.heappop(self._ends)
+            self.now_s, event = heapq.heappop(self._pending)
             self.supervision.due_s(self.now_s)
-            for _ in range(self._perform(self.supervision.heard(event, self.now_s))):
+            for _ in range(self._perform(self.supervision.handle(event, self.now_s))):
                 self._submit()
             self._perform(self.supervision.tick(self.now_s))
 

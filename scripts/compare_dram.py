@@ -41,7 +41,7 @@ _SHORT, _SHORTS, _APART = 2, 1 << 11, 1 << 9  # blocks of a short one, how many,
 
 
 class Stream(NamedTuple):
-    """Stream.  least, most: range of its share of the pins over parts of any kind, in percent.  published: by DRAM, None without a figure."""
+    """Stream.  least, most: range of its share of the pins over parts of any kind, in percent.  published: by DRAM."""
 
     name: str
     least: int

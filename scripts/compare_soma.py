@@ -63,8 +63,8 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     """The best program and the parts of its traffic."""
     machine = soma_machine(DataType[dtype])
     source = ModelSpec.named(Path(network), machine, "float16", {}, None)  # what is not of integers
-    opened = lower_model(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
-    result = tuner.Search(opened.target_graph, candidates=candidates, seed=seed).run()
+    lowered = lower_model(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
+    result = tuner.Search(lowered.target_graph, candidates=candidates, seed=seed).run()
     plan = result.plan("none")
     packed_plan = plan.model_copy(update={"segments": tuple(segment.model_copy(update={"spread": False}) for segment in plan.segments)})
     (program, cycles, busy_cycles), (_, packed_cycles, _) = _timed(result.target_graph, plan), _timed(result.target_graph, packed_plan)

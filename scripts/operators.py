@@ -129,20 +129,20 @@ class Operator:
         self.space: OperatorSpace = operator_space(target_graph, 0, single_block_counts(target_graph, 0))
         self.bounds = np.stack([self.space.bound(target_graph, level) for level in self.levels], 1)
         self._evaluator: Evaluator | None = None
-        self._known: dict[int, NDArray[np.int64]] = {}
+        self._cycles: dict[int, NDArray[np.int64]] = {}
 
     def measure(self, i: int) -> NDArray[np.int64]:
         """Cycles per level of way i; a very large number where it does not fit UB."""
-        if i not in self._known:
+        if i not in self._cycles:
             if self._evaluator is None:
                 self._evaluator = Evaluator(
                     self.target_graph, self.levels, Npu(self.target_graph, self.levels, cache_bytes=1)
                 )  # no way is measured twice
             cycles = self._evaluator.cycles_alone(self.space.plan(i), 0)
-            self._known[i] = np.full(len(self.levels), NEVER) if cycles is None else cycles
-        return self._known[i]
+            self._cycles[i] = np.full(len(self.levels), NEVER) if cycles is None else cycles
+        return self._cycles[i]
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Free the memory used for measuring: tens of megabytes."""
         self._evaluator = None
 

@@ -43,7 +43,7 @@ class TilingSpace:
             raise InfeasibleError(f"{target_graph.machine.name}: {genome}")
         plan = decode(target_graph, genome[0])
         assert plan is not None
-        self.start = self._nearest(_row(plan))
+        self.start = self._nearest_point(_row(plan))
 
     def genome(self, point: int) -> Genome:
         """Halos cached: of an operator alone that saves loads and L1, so ours looks at nothing else."""
@@ -68,20 +68,20 @@ class TilingSpace:
             else range(len(values))
         )
         row[column] = values[candidates[int(rng.integers(len(candidates)))]]
-        return self._nearest(row, column)
+        return self._nearest_point(row, column)
 
     def crossover(self, a: int, b: int, rng: Rng) -> int:
         first, second = self.space.points[a], self.space.points[b]
-        return self._nearest(np.where(rng.random(len(first)) < 0.5, first, second))
+        return self._nearest_point(np.where(rng.random(len(first)) < 0.5, first, second))
 
     def parameters(self, point: int) -> dict[str, Any]:
         return {name: int(value) for name, value in zip(COLUMNS, self.space.points[point], strict=True)}
 
     def suggested(self, trial: optuna.Trial) -> int:
         row = [trial.suggest_categorical(name, values.tolist()) for name, values in zip(COLUMNS, self.values, strict=True)]
-        return self._nearest(np.array(row, np.int64))
+        return self._nearest_point(np.array(row, np.int64))
 
-    def _nearest(self, row: NDArray[np.int64], column: int | None = None) -> int:
+    def _nearest_point(self, row: NDArray[np.int64], column: int | None = None) -> int:
         """The legal way nearest to a row, of those with the same value in column `column`; the first of equals."""
         target = np.log2(row + 1.0).astype(np.float32)
         if column is None:
@@ -107,7 +107,7 @@ class PlanSpace:
             raise InfeasibleError(f"{target_graph.machine.name}: {genome}")
         self.start: Genome = genome
         self._moves = [move for name, move in MOVES.items() if name != "change_cores" or target_graph.machine.cores > 1]
-        self._known: dict[Gene, bool] = {}
+        self._fitting: dict[Gene, bool] = {}
 
     def genome(self, point: Genome) -> Genome:
         return point
@@ -151,9 +151,9 @@ class PlanSpace:
         return repaired(self.target_graph, genome, self._fits)
 
     def _fits(self, gene: Gene) -> bool:
-        if gene not in self._known:
-            self._known[gene] = decode(self.target_graph, gene) is not None
-        return self._known[gene]
+        if gene not in self._fitting:
+            self._fitting[gene] = decode(self.target_graph, gene) is not None
+        return self._fitting[gene]
 
 
 @lru_cache(maxsize=1)  # seeds and strategies look through one space

@@ -112,7 +112,7 @@ class Evolution(Walk):
         people: list[tuple[float, int, P]] = []
         born = 0
 
-        def admitted(point: P) -> Points[P]:
+        def admit(point: P) -> Points[P]:
             nonlocal born
             value = yield point
             if value is not None and all(point != other for _, _, other in people):
@@ -123,9 +123,9 @@ class Evolution(Walk):
         def parent() -> P:
             return people[int(rng.integers(len(people), size=TOURNAMENT).min())][2]
 
-        yield from admitted(space.start)
+        yield from admit(space.start)
         for _ in range(POPULATION // 2):
-            yield from admitted(space.random(rng))
+            yield from admit(space.random(rng))
         while True:
             crossed = rng.random() < CROSSOVER
             child = space.crossover(parent(), parent(), rng) if crossed else parent()
@@ -135,7 +135,7 @@ class Evolution(Walk):
                     moves += 1
                 for _ in range(moves):
                     child = space.neighbour(child, rng)
-            yield from admitted(child)
+            yield from admit(child)
 
 
 class Annealing(Walk):

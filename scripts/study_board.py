@@ -63,13 +63,13 @@ class Board:
     grants = True
 
     def __init__(self) -> None:
-        self._asked = SimulatedBoard(HIDDEN["machine"], HIDDEN["noise"], HIDDEN["seed"])
+        self._board = SimulatedBoard(HIDDEN["machine"], HIDDEN["noise"], HIDDEN["seed"])
 
     def board(self) -> tuple[str, str]:
         return f"hidden-{HIDDEN['seed']}", "1"
 
     def __call__(self, program: Encoded, level: str) -> Reading:
-        return self._asked(program, level)
+        return self._board(program, level)
 
 
 def cell(network: str, arm: str, nominal: Machine, fitted: Machine, seed: int, measurements: int, settings: Sequence[str]) -> Row:

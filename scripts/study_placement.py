@@ -37,12 +37,12 @@ class Remembering(Evaluator):
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> None:
         super().__init__(target_graph, levels)
-        self._before: dict[Request, Measurement] = {}
+        self._measurements: dict[Request, Measurement] = {}
 
     def measure(self, request: Request) -> Measurement:
-        measurement = self._before.get(request)
+        measurement = self._measurements.get(request)
         if measurement is None:
-            measurement = self._before[request] = super().measure(request)
+            measurement = self._measurements[request] = super().measure(request)
         return measurement
 
 

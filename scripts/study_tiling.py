@@ -122,7 +122,7 @@ def training_rows(
             raws.append(operator.features(row_indices))
             cycles.append(np.stack([operator.measure(i) for i in row_indices]))
             groups += [str(shape)] * len(row_indices)
-        operator.rest()
+        operator.release()
     return np.concatenate(raws), np.concatenate(cycles), groups
 
 
@@ -165,7 +165,7 @@ def compare_picks(machine: str, out: Path, cap: int, trained: int, each: int, he
                 fits = (int(operator.measure(listed[i])[index]) for i in order[name].tolist())
                 row[f"{level}_{name}"] = next(fit_cycles for fit_cycles in fits if fit_cycles < NEVER) / int(optimum.cycles[index])
             row[f"{level}_unproven"] = float(optimum.unproven[index])
-        operator.rest()
+        operator.release()
         rows.append(row)
     write_rows(out / "models.csv", rows)
     yield from show_models(rows, levels)

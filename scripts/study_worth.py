@@ -87,13 +87,13 @@ class Stream:
                 loaded_blocks[blocks] = True
         return np.array(repeated, np.int64)
 
-    def of(self, *ops: Op) -> Mask:
+    def has_operator(self, *ops: Op) -> Mask:
         return np.isin(self.code[:, isa.OP], ops)
 
     @cached_property
     def feeds(self) -> Mask:
         """MTE1's records for CUBE."""
-        return self.of(Op.IM2COL, Op.FRACTAL) | (self.of(Op.COPY) & (self.code[:, isa.ENGINE] == Engine.MTE1))
+        return self.has_operator(Op.IM2COL, Op.FRACTAL) | (self.has_operator(Op.COPY) & (self.code[:, isa.ENGINE] == Engine.MTE1))
 
 
 def shrink(code: Code, rows: NDArray[Any], share: float | NDArray[np.float64], columns: Sequence[int], least: int = 1) -> None:
@@ -121,8 +121,8 @@ def zeros(s: Stream, code: Code) -> None:
 def blocks(s: Stream, code: Code) -> None:
     share = np.array([_filled(s.target_graph, spec) for spec in s.target_graph.operators])[s.operator]
     sparse = share < 1
-    shrink(code, (rows := np.flatnonzero(s.of(Op.MMAD) & sparse)), share[rows], [isa.M_K])
-    shrink(code, (rows := np.flatnonzero(s.feeds & s.of(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
+    shrink(code, (rows := np.flatnonzero(s.has_operator(Op.MMAD) & sparse)), share[rows], [isa.M_K])
+    shrink(code, (rows := np.flatnonzero(s.feeds & s.has_operator(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
 
 
 def _filled(target_graph: TargetGraph, spec: Any) -> float:
@@ -155,8 +155,8 @@ def depthwise(s: Stream, code: Code) -> None:
             keep[spec.index] = vector / (vector + cube)
     share = keep[s.operator]
     split = share < 1
-    shrink(code, (rows := np.flatnonzero(s.of(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
-    shrink(code, (rows := np.flatnonzero(s.of(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
+    shrink(code, (rows := np.flatnonzero(s.has_operator(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
+    shrink(code, (rows := np.flatnonzero(s.has_operator(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
 
 
 def _depthwise(operator: Any) -> bool:
@@ -178,10 +178,10 @@ def weights(s: Stream, code: Code) -> None:
 
 def fed(s: Stream, code: Code) -> None:
     """Neither MTE1 nor FIXPIPE takes time: for `interleaved`, which holds the rest against what they do."""
-    _hardly(code, np.flatnonzero(s.feeds & s.of(Op.COPY)))
-    shrink(code, np.flatnonzero(s.of(Op.IM2COL)), 0, [isa.I_K])
-    shrink(code, np.flatnonzero(s.of(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
-    shrink(code, np.flatnonzero(s.of(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
+    _hardly(code, np.flatnonzero(s.feeds & s.has_operator(Op.COPY)))
+    shrink(code, np.flatnonzero(s.has_operator(Op.IM2COL)), 0, [isa.I_K])
+    shrink(code, np.flatnonzero(s.has_operator(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
+    shrink(code, np.flatnonzero(s.has_operator(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
 
 
 def vector(s: Stream, code: Code) -> None:

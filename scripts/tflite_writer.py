@@ -46,7 +46,7 @@ class Writer:
         """A zero point near the middle of the range; 0 of 16 bits, which have no other."""
         return {"int8": int(self.rng.integers(-20, 20)), "uint8": int(self.rng.integers(108, 148))}.get(self.dtype, 0)
 
-    def least(self) -> int:
+    def lowest(self) -> int:
         """The least integer."""
         return int(np.iinfo(self.dtype).min)
 
@@ -236,7 +236,7 @@ class Writer:
     def _result(self, shape: tuple[int, ...], activation: str, scale: float | None) -> Tensor:
         wide = 256 if self.dtype == "int16" else 1
         if activation.startswith("relu") and self.dtype != "int16" and activation != "relu_n1_to_1":
-            return self.tensor(shape, scale or 6 / 255, self.least())
+            return self.tensor(shape, scale or 6 / 255, self.lowest())
         return self.tensor(shape, scale or 10 / 255 / wide, self.middle())
 
     def _unit(self, shape: tuple[int, ...], scale: float, zero: int) -> Tensor:

@@ -159,31 +159,31 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     from tuner.measure.roofline import Roofline
     from tuner.zoo.load import open_network
 
-    opened = open_network(ModelSpec(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype], {}, seed))
-    run = find_run(runs, opened.source) if runs is not None else None
+    lowered = open_network(ModelSpec(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype], {}, seed))
+    run = find_run(runs, lowered.source) if runs is not None else None
     if run is None and candidates:
-        run = searched(cell, opened.source.model, out.parent, candidates, seed)
-    plans = read_plans(run / "plans", opened.machine) if run is not None else default_by_level(opened)
-    measured = measure(opened, plans)
-    package(opened, list(containers_of(opened, measured)), out)
-    split = {level: plans_of_pieces(opened, plan, level) for level, plan in plans.items()}
+        run = searched(cell, lowered.source.model, out.parent, candidates, seed)
+    plans = read_plans(run / "plans", lowered.machine) if run is not None else default_by_level(lowered)
+    measured = measure(lowered, plans)
+    package(lowered, list(containers_of(lowered, measured)), out)
+    split = {level: plans_of_pieces(lowered, plan, level) for level, plan in plans.items()}
     half_measurements = [
         measure_plans(Compiler(target_graph), {level: half_plans[k] for level, half_plans in split.items()})
-        for k, target_graph in enumerate(opened.target_graphs)
+        for k, target_graph in enumerate(lowered.target_graphs)
     ]
     faults = [
         f"level {level}: compiling again gives another program"
         for level, measurement in measured.items()
         if any(piece.program.digest != half_measurements[k][level].program.digest for k, piece in enumerate(measurement.pieces))
     ]
-    macs, host_macs = model_macs(opened.model), sum(node.macs or 0 for node in opened.part.host)
-    unit_macs = sum(npu_macs(target_graph, opened.model) for target_graph in opened.target_graphs)
+    macs, host_macs = model_macs(lowered.model), sum(node.macs or 0 for node in lowered.part.host)
+    unit_macs = sum(npu_macs(target_graph, lowered.model) for target_graph in lowered.target_graphs)
     expected_macs = macs - host_macs
     # weights around other zero points are products more
     if unit_macs < expected_macs or (unit_macs > expected_macs and MARK not in cell.network):
         faults.append(f"the NPU is given {unit_macs:,} MACs of the model's {expected_macs:,}")
     needed = sum(
-        sum(Roofline(target_graph).work(tuple(range(len(target_graph.operators))))[0].values()) for target_graph in opened.target_graphs
+        sum(Roofline(target_graph).work(tuple(range(len(target_graph.operators))))[0].values()) for target_graph in lowered.target_graphs
     )
     program_macs_by_level = {
         level: sum(program_macs(piece.program) for piece in measurement.pieces) for level, measurement in measured.items()
@@ -194,7 +194,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
         if count < needed
     ]
     summary = {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": expected_macs / macs if macs else 0.0}
-    return {**summary, "host": sorted({node.op_type for node in opened.part.host if node.refused})}, faults
+    return {**summary, "host": sorted({node.op_type for node in lowered.part.host if node.refused})}, faults
 
 
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:

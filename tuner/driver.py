@@ -66,8 +66,8 @@ def tune(request: TuneRequest) -> Summary:
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError` (below `min_npu_share` as well); `KeyboardInterrupt` leaves a run that
     `resume` continues.
     """
-    with searched(request) as (opened, config, end, begun_s):
-        return finalize(REAL.clock, opened, end, config, request, begun_s)
+    with searched(request) as (lowered, config, end, begun_s):
+        return finalize(REAL.clock, lowered, end, config, request, begun_s)
 
 
 @contextmanager
@@ -83,20 +83,20 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
     check_grants(machine, tuple(machine.contention), config.budget.candidates)
     check_runner(machine, tuple(machine.contention), config.runner.name)
-    opened = open_network(
+    lowered = open_network(
         ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
     )
-    check_share(opened, request.min_npu_share)
+    check_share(lowered, request.min_npu_share)
     out = LocalPath(request.out)
     folder_accepted = request.resume or not (out / IDENTITY).is_file()  # else the session refuses the folder
     farm: AbstractContextManager[MakeActors] = nullcontext(_no_actors)
     if folder_accepted and config.farm.backend == "ray":
         farm = ray_farm(config.farm, request.address)
     with farm as actors:
-        check_model_runs(opened)
+        check_model_runs(lowered)
         around = Surroundings(REAL, out, mirror_place, store_place, actors, say, publish=partial(publish, out))
-        with session(around, opened, config, request, begun_s, plugins, prior) as end:
-            yield SpentRun(opened, config, end, begun_s)
+        with session(around, lowered, config, request, begun_s, plugins, prior) as end:
+            yield SpentRun(lowered, config, end, begun_s)
 
 
 def publish(out: LocalPath, state: FarmState) -> None:

@@ -198,8 +198,8 @@ class Search:
         elif self.machine is None:
             raise BadInputError(f"{os.fspath(self.model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
         else:
-            opened = open_network(ModelSpec.named(Path(self.model), self.machine, "float16", {}, None))
-            target_graph, name = opened.target_graph, opened.name
+            lowered = open_network(ModelSpec.named(Path(self.model), self.machine, "float16", {}, None))
+            target_graph, name = lowered.target_graph, lowered.name
         machine_levels = tuple(target_graph.machine.contention)
         if unknown := [level for level in self.levels or () if level not in machine_levels]:
             raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {target_graph.machine.name}: {', '.join(machine_levels)}")

@@ -91,7 +91,7 @@ class SessionEnd(NamedTuple, Generic[P]):
 
 @contextmanager
 def session(
-    surroundings: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest, begun_s: float,
+    surroundings: Surroundings[P], lowered: LoweredModel, config: TuneConfig, request: TuneRequest, begun_s: float,
     plugins: Sequence[Plugin] = (),
     prior: Prior | None = None,
 ) -> Iterator[SessionEnd[P]]:  # fmt: skip
@@ -100,12 +100,12 @@ def session(
     begun_s: start of a time budget, on the clock.  plugins: plug-ins in use (`tuner.farm.plugin_identity`).  prior: initial model.
     Raises as `tuner.driver.tune` does.
     """
-    world, machine, out = surroundings.world, opened.machine, surroundings.out
-    start = read_start(request.start, opened, config.search.order, out, request.resume)
-    champions = _stored_champions(surroundings, opened, config, request)
+    world, machine, out = surroundings.world, lowered.machine, surroundings.out
+    start = read_start(request.start, lowered, config.search.order, out, request.resume)
+    champions = _stored_champions(surroundings, lowered, config, request)
     identity = RunIdentity(
-        opened.name,
-        opened.digest,
+        lowered.name,
+        lowered.digest,
         machine.name,
         machine.digest,
         digest([config.digest, request.dtype]),
@@ -114,40 +114,52 @@ def session(
         tuple(machine.contention),
         request.tag,
         sources(request.warm_start, out, request.resume),
-        start.said,
-        "" if prior is None else prior.said,
+        start.recorded,
+        "" if prior is None else prior.recorded,
         tuple(plugins),
-        champions.said,
+        champions.messages,
     )
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed_settings, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
         # data that a resumed run, a report or an audit needs is written before the first measurement
-        write_source(folder.path, opened.source, opened.digest, request.style)
+        write_source(folder.path, lowered.source, lowered.digest, request.style)
         if prior is not None:
             prior.copy(folder.models)
         write_atomically(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, surroundings.mirror(request.mirror), world, surroundings.say))
         if not request.quiet:
-            operators = sum(len(target_graph.operators) for target_graph in opened.target_graphs)
+            operators = sum(len(target_graph.operators) for target_graph in lowered.target_graphs)
             surroundings.say(
-                f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
+                f"{lowered.name} on {machine.name}, {lowered.computes}: {operators} operators, {mac_share(lowered.part)}; starting workers"
             )
-            range_lines = out_of_range_lines(opened.weights_beyond, opened.source.dtype)
-            proposes = champions.line if champions.said else proposer_line(config, prior)
-            for line in (*work_lines(opened), *range_lines, *start.lines(), proposes):
+            range_lines = out_of_range_lines(lowered.weights_beyond, lowered.source.dtype)
+            proposes = champions.line if champions.messages else proposer_line(config, prior)
+            for line in (*work_lines(lowered), *range_lines, *start.lines(), proposes):
                 surroundings.say(line)
-        subgraphs = searches(opened, folder.run)
-        write_searches(folder.path, opened, subgraphs)
+        subgraphs = searches(lowered, folder.run)
+        write_searches(folder.path, lowered, subgraphs)
         spending = Spending.of(config, len(machine.contention), len(subgraphs))
         if spending.measurements is not None and not request.quiet:
             surroundings.say(spending.line(len(subgraphs)))
-        weights = search_weights(opened, subgraphs) if len(subgraphs) > 1 else [1]
+        weights = search_weights(lowered, subgraphs) if len(subgraphs) > 1 else [1]
         grants = len(same_grants(machine, tuple(machine.contention)))
         ids = {search.run for search in subgraphs}
         runs = [
-            _searched(surroundings, opened, search, budget, ids - {search.run}, folder, config, request, start, prior, champions.of(index))
+            _searched(
+                surroundings,
+                lowered,
+                search,
+                budget,
+                ids - {search.run},
+                folder,
+                config,
+                request,
+                start,
+                prior,
+                champions.start_genomes(index),
+            )
             for index, (search, budget) in enumerate(
                 zip(subgraphs, budgets(world.clock, config, spending, weights, grants, begun_s), strict=True)
             )
@@ -155,16 +167,16 @@ def session(
         yield SessionEnd(folder, subgraphs, runs)
 
 
-def _stored_champions(surroundings: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
+def _stored_champions(surroundings: Surroundings[P], lowered: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
     """Champions of a store, if they may replace a search."""
     if request.store is None or not request.champions:
         if request.resume and (surroundings.out / IDENTITY).is_file() and initial_lines(surroundings.out, "champions"):
             raise BadInputError(f"--store: {surroundings.out} began with champions of a store; name it again")
         return KnownChampions()
-    machine, runner = opened.machine, runner_name(config)
+    machine, runner = lowered.machine, runner_name(config)
     levels = tuple(machine.contention)
     conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, runner, repeat_count(config))
-    return read_known(surroundings.store(request.store), opened, config, conditions, surroundings.out, request.resume)
+    return read_known(surroundings.store(request.store), lowered, config, conditions, surroundings.out, request.resume)
 
 
 def _changed_settings(config: TuneConfig, request: TuneRequest) -> list[str]:
@@ -194,25 +206,25 @@ def budgets(clock: Clock, config: TuneConfig, spending: Spending, weights: Seque
 
 
 def _searched(
-    surroundings: Surroundings[P], opened: LoweredModel, search: SearchedSubgraph, budget: RunBudget, known_champions: set[str],
+    surroundings: Surroundings[P], lowered: LoweredModel, search: SearchedSubgraph, budget: RunBudget, known_champions: set[str],
     folder: RunFolder[P],
     config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, champions: Sequence[Genome],
 ) -> SearchRun:  # fmt: skip
     """One search, until its budget is spent or the champions of a store are measured; its log is closed."""
-    packed_unit, constants = opened.packed[search.pieces[0]]
+    packed_unit, constants = lowered.packed[search.pieces[0]]
     target_graph = ordered(packed_unit, config.search.order)
-    piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
+    piece = lowered.names[search.pieces[0]] if len(lowered.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
         surroundings.say(
             f"{piece}: {target_graph.operators[0].name}..{target_graph.operators[-1].name}, "
             f"{len(target_graph.operators)} operators{for_all}"
         )
-    world, levels, runner = surroundings.world, tuple(opened.machine.contention), runner_spec(config)
-    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
+    world, levels, runner = surroundings.world, tuple(lowered.machine.contention), runner_spec(config)
+    origin = Origin(search.run, lowered.name, lowered.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     spec = SearchSpec(origin, target_graph, levels, config, None if runner is None else Board(runner, constants))
     if champions:
-        spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(champions) + len(same_grants(opened.machine, levels)))
+        spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(champions) + len(same_grants(lowered.machine, levels)))
     # the log is entered first, so that it is closed after the workers have delivered
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, known_champions))
@@ -223,7 +235,7 @@ def _searched(
         place = folder.place(piece)
         if prior is not None:
             prior.copy(place.models)
-        start_genomes = start.of(search.pieces[0])
+        start_genomes = start.genomes_of_piece(search.pieces[0])
 
         def first() -> dict[Genome, str]:
             proposed = dict.fromkeys(champions, "store") if champions else compiled_genomes(target_graph, levels, config)

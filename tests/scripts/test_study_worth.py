@@ -91,7 +91,7 @@ def test_a_depthwise_convolution_is_shared_with_vector() -> None:
     stream = Stream(target_graph, program, next(code for code in program.streams if len(code)))
     code = stream.code.copy()
     depthwise(stream, code)
-    products = stream.of(Op.MMAD)
+    products = stream.has_operator(Op.MMAD)
     # 9/16 of a cycle for a pixel of a plane on CUBE, 9/8 on VECTOR: CUBE keeps two thirds
     assert code[products, isa.M_MPAD].sum() == pytest.approx(stream.code[products, isa.M_MPAD].sum() * 2 / 3, rel=0.05)
 

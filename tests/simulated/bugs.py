@@ -56,7 +56,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "numbers-by-place": (
         Edit(
             "tuner.farm.commit_log:Ledger._logged",
-            "self.log.numbers.of([names[k] for k in indices.tolist()])",
+            "self.log.numbers.assign([names[k] for k in indices.tolist()])",
             "count(self.numbers) + np.arange(len(indices))",
         ),
     ),
@@ -65,19 +65,19 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lose_actor", "queue[1:] if not external", "queue[:0] if not external"),),
     "late-result-of-the-dead": (
         Edit(
-            f"{_SUPERVISION}heard",
+            f"{_SUPERVISION}handle",
             "self._slots_by_actor.get(event.actor)",
-            "self._slots_by_actor.get(event.actor) or self._slots.every[event.actor % len(self._slots.every)]",
+            "self._slots_by_actor.get(event.actor) or self._slots.all_slots[event.actor % len(self._slots.all_slots)]",
         ),
         Edit(f"{_SUPERVISION}_finish_queued", "queued.number == event.job", "True"),
     ),
     "blamed-at-once": (Edit(f"{_SUPERVISION}_suspect", "if head.isolated_losses >= DEATHS_ALONE:", "if head.isolated_losses:"),),
-    "outage-blamed": (Edit(f"{_SUPERVISION}heard", "event.outside", "False"),),
+    "outage-blamed": (Edit(f"{_SUPERVISION}handle", "event.outside", "False"),),
     "told-too-little": (
         Edit(
             "tuner.farm.actor_pool:ActorPool.message",
-            "self.broadcast.update(job, self._heard.get(send.actor, (0, 0)))",
-            "self.broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
+            "self.broadcast.update(job, self._received.get(send.actor, (0, 0)))",
+            "self.broadcast.update(job, self._received.get(send.actor, self._received.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
     "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known_tasks for", "True for"),),
@@ -93,7 +93,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         Edit(f"{_SUPERVISION}_drain", "while slot.queue and", "queue = list(slot.queue)\n    while slot.queue and"),
         Edit(f"{_SUPERVISION}_drain", "self._slots.sort(slot)", "slot.queue.extend(queue[len(slot.queue) :]); self._slots.sort(slot)"),
         Edit(f"{_SUPERVISION}_finish_queued", "job.holders.remove(slot)", "slot in job.holders and job.holders.remove(slot)"),
-        Edit(f"{_SUPERVISION}_finish_queued", "if job.over:", "if job.over and slot.leaves_s is None:"),
+        Edit(f"{_SUPERVISION}_finish_queued", "if job.finished:", "if job.finished and slot.leaves_s is None:"),
     ),
     "measured-ahead-became-row": (
         Edit(
@@ -110,10 +110,12 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
         Edit(
             "tuner.farm.actor_pool:ActorPool.message",
-            "self._heard.get(send.actor, (0, 0)))\n",
-            "self._heard.get(send.actor, self._heard.get(node, (0, 0))))\n",
+            "self._received.get(send.actor, (0, 0)))\n",
+            "self._received.get(send.actor, self._received.get(node, (0, 0))))\n",
         ),
-        Edit("tuner.farm.actor_pool:ActorPool.message", "self._heard[send.actor] =", "self._heard[node] = self._heard[send.actor] ="),
+        Edit(
+            "tuner.farm.actor_pool:ActorPool.message", "self._received[send.actor] =", "self._received[node] = self._received[send.actor] ="
+        ),
     ),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
 }

@@ -191,7 +191,7 @@ class ReplayingJobRunner(JobRunner):
 
     def hear(self, update: Update) -> None:
         """Only that it was told."""
-        super().hear(update._replace(models=None, answers=None, stored=None))
+        super().hear(update._replace(models=None, answers=None, stored_results=None))
         if update.models is not None:
             self.heard.learn_models(update.models)
 

@@ -58,13 +58,13 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
         raise BadInputError(f"{settings}: not there; expected the settings of the run")
     config = load_config(str(settings)).given({"farm.backend": request.backend, "farm.workers": request.workers})
     external_plugins(config, config.farm.backend == "serial", request.address)
-    opened, saved = open_tuned(run)
+    lowered, saved = open_tuned(run)
     run_version, own_version = str(entry.identity.get("simulator")), simulator.VERSION
-    same_simulator, clock, levels = run_version == own_version, run_clock(summary), tuple(opened.machine.contention)
-    say(f"{opened.name} on {opened.machine.name}: champions and the untuned plan compiled and timed again")
-    files = time_files(run, entry, opened, same_simulator)
+    same_simulator, clock, levels = run_version == own_version, run_clock(summary), tuple(lowered.machine.contention)
+    say(f"{lowered.name} on {lowered.machine.name}: champions and the untuned plan compiled and timed again")
+    files = time_files(run, entry, lowered, same_simulator)
     faults, notes = list(files.faults), list[str]()
-    subgraphs = searches(opened, str(entry.identity["run"]))
+    subgraphs = searches(lowered, str(entry.identity["run"]))
     used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
     # with other seeds, races get half of the readings, and the seeds the remainder
     budget, spent = used // SHARE, 0
@@ -72,14 +72,14 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     if clock != BUILT_IN:
         share = budget if not request.seeds else budget // 2
         race = repeat_races(
-            run, opened, subgraphs, summary, config, files.own_plans, files.baselines, share, request.races, request.address, say
+            run, lowered, subgraphs, summary, config, files.own_plans, files.baselines, share, request.races, request.address, say
         )  # fmt: skip
         raced, spent = race.levels, race.readings
         faults += race.faults
-    rivals = {} if same_simulator or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own_plans, config)
+    rivals = {} if same_simulator or clock != BUILT_IN else _rivals(run, lowered, subgraphs, files.own_plans, config)
     rerun = Rerun(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
     longer_search = None
-    seeds = search_other_seeds(rerun, opened, budget - spent, request.seeds, subgraphs if same_simulator else (), say)
+    seeds = search_other_seeds(rerun, lowered, budget - spent, request.seeds, subgraphs if same_simulator else (), say)
     if seeds is not None:
         spent += seeds.taken
         if entry.identity.get("warm_start") or entry.identity.get("start"):
@@ -97,12 +97,12 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
         recorded = int(summary["levels"][level]["baseline_layerwise_cycles"])
         untuned = raced[level].untuned if raced else TimingPair(recorded, files.untuned[level])
         found_levels[level] = LevelAudit(champion, untuned, raced.get(level), rivals.get(level))
-    title, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
+    title, runner = f"{lowered.name} on {lowered.machine.name}", None if clock == BUILT_IN else clock
     return Audit(title, (run_version, own_version), runner, found_levels, tuple(faults), tuple(notes), seeds, longer_search, spent, used)
 
 
 def _rivals(
-    run: Path, opened: LoweredModel, searches: Sequence[SearchedSubgraph], champions: Mapping[str, Plan], config: TuneConfig
+    run: Path, lowered: LoweredModel, searches: Sequence[SearchedSubgraph], champions: Mapping[str, Plan], config: TuneConfig
 ) -> dict[str, Rivals]:
     """Best rival of the champion for every level: the log's next best programs, timed by this simulator."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
@@ -110,7 +110,7 @@ def _rivals(
     rivals: dict[str, Rivals] = {}
     for search in searches:
         piece = search.pieces[0]
-        compiler = opened.compilers[piece]
+        compiler = lowered.compilers[piece]
         for level, plan in champions.items():
             champion = plan.piece(piece)
             runners_up = [

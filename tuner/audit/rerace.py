@@ -53,13 +53,13 @@ class _Entry:
 
 
 def repeat_races(
-    run: Any, opened: LoweredModel, searches: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig,
+    run: Any, lowered: LoweredModel, searches: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig,
     champions: Mapping[str, Plan], baselines: Mapping[str, Plan], limit: int, races: int, address: str | None, say: Callable[[str], None],
 ) -> RaceOutcome:  # fmt: skip
     """Race all levels.  run: folder of the run.  limit: most readings, at least two rounds.  races: most races.  Raises `TilefarmError`."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
     tasks = read_tasks(run, ("task", "payload"))
-    entered = [_enter(opened, search, log, tasks, champions, baselines, config.runner.finalists) for search in searches]
+    entered = [_enter(lowered, search, log, tasks, champions, baselines, config.runner.finalists) for search in searches]
     rounds = max(2, limit // sum(entry.a_round for entry in entered))
     count = min(races, rounds)
     length = rounds // count
@@ -71,7 +71,7 @@ def repeat_races(
 
 
 def _enter(
-    opened: LoweredModel, search: SearchedSubgraph, log: Any, tasks: Any, champions: Mapping[str, Plan],
+    lowered: LoweredModel, search: SearchedSubgraph, log: Any, tasks: Any, champions: Mapping[str, Plan],
     baselines: Mapping[str, Plan], count: int,
 ) -> _Entry:  # fmt: skip
     piece = search.pieces[0]
@@ -83,7 +83,7 @@ def _enter(
         plans |= {plan.digest: plan for plan in plan_list}
         runners_up = dict.fromkeys(plan.digest for plan in plan_list if plan.digest not in (first.digest, last.digest))
         ranked[level] = [first.digest, *runners_up, last.digest]
-    programs = contenders(opened.packed[piece], list(plans.values()), tuple(champions))
+    programs = contenders(lowered.packed[piece], list(plans.values()), tuple(champions))
     number = {contender.plan.digest: index for index, contender in enumerate(programs)}
     return _Entry(
         search,

@@ -100,7 +100,7 @@ class Rerun:
 
 
 def search_other_seeds(
-    rerun: Rerun, opened: LoweredModel, remaining: int, limit: int, searches: Sequence[SearchedSubgraph], say: Callable[[str], None]
+    rerun: Rerun, lowered: LoweredModel, remaining: int, limit: int, searches: Sequence[SearchedSubgraph], say: Callable[[str], None]
 ) -> SeedSearches | None:
     """Searches with the next seeds, at most `limit`, with `remaining` readings in total; None if these are too few for one search.
 
@@ -120,7 +120,7 @@ def search_other_seeds(
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
         store = Path(folder) / STORE
         if free:
-            _store_log(rerun, opened, searches, store)
+            _store_log(rerun, lowered, searches, store)
         for index, seed in enumerate(seeds, 1):
             say(f"seed {seed}, {index} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
             request = rerun.request(Path(folder) / str(seed), readings, seed, prior=prior if searches and prior.is_file() else None)
@@ -137,13 +137,13 @@ def search_other_seeds(
     return SeedSearches(readings, spent, seeds, dict(zip(rerun.levels, run_cycles, strict=True)), dict(seed_cycles))
 
 
-def _store_log(rerun: Rerun, opened: LoweredModel, searches: Sequence[SearchedSubgraph], store: Path) -> None:
+def _store_log(rerun: Rerun, lowered: LoweredModel, searches: Sequence[SearchedSubgraph], store: Path) -> None:
     """Fill a store with the run's measurements, for the searches to read."""
     store.mkdir()
     for search in searches:
-        target_graph = ordered(opened.packed[search.pieces[0]].target_graph, rerun.config.search.order)
-        machine, seed, tag = opened.machine.name, int(rerun.identity["seed"]), str(rerun.identity["tag"])
-        origin = Origin(search.run, opened.name, machine, simulator.VERSION, rerun.clock, seed, tag)
+        target_graph = ordered(lowered.packed[search.pieces[0]].target_graph, rerun.config.search.order)
+        machine, seed, tag = lowered.machine.name, int(rerun.identity["seed"]), str(rerun.identity["tag"])
+        origin = Origin(search.run, lowered.name, machine, simulator.VERSION, rerun.clock, seed, tag)
         spec = SearchSpec(origin, target_graph, rerun.levels, rerun.config)
         StoreClient(LocalPath(store), LocalPath(rerun.run), spec, lambda _: None).close()
 

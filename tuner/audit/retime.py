@@ -50,13 +50,13 @@ def own_cycles(summary: Mapping[str, Any], level: str) -> int:
     return int(summary["levels"][level]["cycles"] if robust is None else robust["own_cycles"][level])
 
 
-def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator: bool) -> FileTimes:
+def time_files(run: Path, entry: RunEntry, lowered: LoweredModel, same_simulator: bool) -> FileTimes:
     """Time all plans of a run again and compare with its summary.  Raises `BadInputError` for a missing or invalid plan."""
-    summary, machine = entry.summary, opened.machine
+    summary, machine = entry.summary, lowered.machine
     assert summary is not None
     levels = tuple(machine.contention)
     ships, champions = read_plans(run / "plans", machine), read_plans(run / "plans" / OWN, machine)
-    baselines = _baselines(run, opened)
+    baselines = _baselines(run, lowered)
     robust, rows = summary["robust"], summary["levels"]
     faults = list[str]()
     for folder, plans in (("plans", ships), (f"plans/{OWN}", champions)):
@@ -64,9 +64,9 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
             expected = rows[level]["plan"] if folder == "plans" else rows[level]["plan"] if robust is None else robust["own_plan"][level]
             if plans[level].digest != expected:
                 faults.append(f"{run / folder / f'{level}.json'}: plan {plans[level].digest[:8]}, summary.json says {expected[:8]}")
-    shipped = _timed(opened, ships)
-    unshipped = _timed(opened, {level: plan for level, plan in champions.items() if plan.digest != ships[level].digest})
-    timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **unshipped}, "baseline": _timed(opened, baselines)}
+    shipped = _timed(lowered, ships)
+    unshipped = _timed(lowered, {level: plan for level, plan in champions.items() if plan.digest != ships[level].digest})
+    timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **unshipped}, "baseline": _timed(lowered, baselines)}
     faults += [f"{run}: {name}, level {level}: {m}" for name, models in timed.items() for level, m in models.items() if isinstance(m, str)]
     simulated = {
         name: {level: None if isinstance(m, str) else m.timings[level].cycles for level, m in models.items()}
@@ -86,8 +86,8 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
                     faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, summary.json says {expected[level]:,}")
         if summary["target"] is None:
             faults += _fastest_of_log(run, levels, {level: own_cycles(summary, level) for level in levels})
-    faults += _file(run, opened, timed["plans"], rows, same_simulator)
-    baseline = measure(opened, default_by_level(opened))
+    faults += _file(run, lowered, timed["plans"], rows, same_simulator)
+    baseline = measure(lowered, default_by_level(lowered))
     untuned = {}
     for level in levels:
         base, default = simulated["baseline"][level], baseline[level].timings[level].cycles
@@ -98,23 +98,23 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
     return FileTimes(champions, baselines, simulated[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
 
 
-def _baselines(run: Path, opened: LoweredModel) -> dict[str, Plan]:
+def _baselines(run: Path, lowered: LoweredModel) -> dict[str, Plan]:
     """Baseline plan of every level: one for each group of levels with the same grants."""
-    levels = tuple(opened.machine.contention)
+    levels = tuple(lowered.machine.contention)
     plans = dict[str, Plan]()
-    for group in same_grants(opened.machine, levels):
+    for group in same_grants(lowered.machine, levels):
         first = levels[group[0]]
         plan = Plan.load(run / "plans" / f"{BASELINE if first == levels[0] else f'{BASELINE}.{first}'}.json")
         plans |= {levels[index]: plan for index in group}
     return {level: plans[level] for level in levels}
 
 
-def _timed(opened: LoweredModel, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel | str]:
+def _timed(lowered: LoweredModel, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel | str]:
     """Measurement of each plan at its level; the error's text where it has no program."""
     outcomes: dict[str, MeasuredModel | str] = {}
     for level, plan in plans.items():
         try:
-            outcomes[level] = measure(opened, {level: plan})[level]
+            outcomes[level] = measure(lowered, {level: plan})[level]
         except (BadInputError, InfeasibleError) as error:
             outcomes[level] = str(error)
     return outcomes
@@ -130,7 +130,7 @@ def _fastest_of_log(run: Path, levels: tuple[str, ...], expected: Mapping[str, i
 
 
 def _file(
-    run: Path, opened: LoweredModel, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
+    run: Path, lowered: LoweredModel, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
 ) -> Iterator[str]:
     """Faults of `best.onnx`.  compiled: programs of the shipped plans, compiled today."""
     path = run / "best.onnx"
@@ -139,7 +139,7 @@ def _file(
     except BadInputError as error:
         yield str(error)
         return
-    if (file.model_digest, file.machine.digest) != (opened.digest, opened.machine.digest):
+    if (file.model_digest, file.machine.digest) != (lowered.digest, lowered.machine.digest):
         yield f"{path}: of another model or machine than the run"
         return
     if set(file.levels) != set(compiled):

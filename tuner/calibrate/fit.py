@@ -54,12 +54,12 @@ class FittedValue:
         return max(self.high - self.value, self.value - self.low) > threshold or (bool(self.key.choices) and self.high > self.low)
 
     @property
-    def enough(self) -> bool:
+    def converged(self) -> bool:
         """Whether more readings would not improve the result."""
         return self.hidden or bool(self.partner) or self.half <= max(self.key.step / 3, 0.0075 * self.value)
 
     @property
-    def good(self) -> bool:
+    def accurate(self) -> bool:
         """Whether the value is accurate to one unit, or to 2%."""
         return not self.hidden and self.half <= max(self.key.step, 0.02 * self.value)
 

@@ -115,7 +115,7 @@ def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration
         machine,
         (*class_findings, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")),
         board.readings,
-        board.spread([probe for state in rows for probe in state.probes]),
+        board.noise([probe for state in rows for probe in state.probes]),
     )
 
 
@@ -133,7 +133,7 @@ def _load(board: ProbedBoard) -> int:
 
 
 def _observe(board: ProbedBoard, problem: Problem) -> None:
-    noise = board.spread(problem.probes)
+    noise = board.noise(problem.probes)
     problem.observe([board.observed(probe, noise) for probe in problem.probes])
 
 
@@ -148,7 +148,7 @@ def _fit_until_accurate(board: ProbedBoard, machine: Machine, state: _Row, limit
         board.read(state.row.name, state.probes, state.count)
         _observe(board, problem)
         values = solve(problem, values)
-        if state.count >= limit or all(estimate.enough for estimate in estimate_accuracy(problem, values)):
+        if state.count >= limit or all(estimate.converged for estimate in estimate_accuracy(problem, values)):
             return with_values(machine, _values_by_key(problem, values))
         state.count = min(limit, 2 * state.count)
 
@@ -209,7 +209,7 @@ def _finding(fit: FittedValue, start: Machine, readings: int) -> ValueFinding:
     reason = ""
     if fit.partner:
         source, reason = "uncertain", f"only together with {fit.partner}"
-    elif not fit.good:
+    elif not fit.accurate:
         source, reason = "uncertain", f"noise: {readings} readings of each program leave +-{fit.half:.2g}"
     return ValueFinding(key, old, value, fit.half, source, value - fit.half, value + fit.half, reason)
 

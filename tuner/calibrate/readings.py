@@ -84,7 +84,7 @@ class ProbedBoard:
         self.held_out += count
         return _centre([self._read_once(entry) for _ in range(count)])
 
-    def spread(self, probes: Sequence[Probe]) -> float:
+    def noise(self, probes: Sequence[Probe]) -> float:
         """Relative standard deviation of a reading, over all programs of the probes."""
         deviations: list[float] = []
         for entry in {
@@ -115,7 +115,7 @@ class ProbedBoard:
         """Raise `BadInputError` if more work does not take longer, or if readings of one program scatter beyond `SPREAD_MOST`."""
         times = [self._program_readings(probe, program).cycles for program in probe.programs]
         label = f"--runner {self.name}: probe {probe.name!r} at {probe.level}"
-        noise = self.spread([probe])
+        noise = self.noise([probe])
         if noise > SPREAD_MOST:
             raise BadInputError(f"{label}: readings of one program scatter by {noise:.0%}; accepted: up to {SPREAD_MOST:.0%}")
         if not probe.grows or probe.short is None:

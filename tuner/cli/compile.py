@@ -92,7 +92,7 @@ def compile_(
     read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
     source = ModelSpec(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights, in_run)
     try:
-        opened = open_network(source)
+        lowered = open_network(source)
     except AllOnHostError as nothing:
         reason = str(nothing).partition("; supported are ")[0]
         if min_npu_share is not None:
@@ -105,16 +105,16 @@ def compile_(
         for line in () if as_json else (*on_host.lines, f"{out}: {on_host.values['file_bytes']:,} bytes"):
             print_line(line)
         return 0
-    check_share(opened, min_npu_share)
-    plans = {level: read[path] for level, path in files.items()} or unmeasured_plans(opened, layerwise, predicted_by)
+    check_share(lowered, min_npu_share)
+    plans = {level: read[path] for level, path in files.items()} or unmeasured_plans(lowered, layerwise, predicted_by)
     names = {level: str(path) for level, path in files.items()}
     if stages:
-        texts = texts_of(opened, plans, names, stages)
+        texts = texts_of(lowered, plans, names, stages)
         print_texts(texts) if dump_to is None else write_texts(texts, dump_to)
     if out is None:
         return 0
-    report = write_compiled(opened, plans, out, style, names)
-    file_check = _checked(opened, out, style) if check else None
+    report = write_compiled(lowered, plans, out, style, names)
+    file_check = _checked(lowered, out, style) if check else None
     if not stages or dump_to is not None:
         check_values = None if file_check is None else {**file_check.told(), "levels": file_check.rows()}
         show_report(report._replace(values={**report.values, "check": check_values}), as_json)
@@ -126,7 +126,7 @@ def compile_(
     return 0 if file_check is None or file_check.ok else 1
 
 
-def _checked(opened: LoweredModel, out: Path, style: Style) -> FileCheck:
+def _checked(lowered: LoweredModel, out: Path, style: Style) -> FileCheck:
     """Check the file just written, with random inputs."""
     from compiler.package import file_with_body
     from simulator.session import InferenceSession
@@ -134,7 +134,7 @@ def _checked(opened: LoweredModel, out: Path, style: Style) -> FileCheck:
     from tuner.verify.check import random_feeds
 
     session = InferenceSession(out)
-    with file_with_body(opened.written, out, style) as body:
+    with file_with_body(lowered.written, out, style) as body:
         return check_compiled(out, session, random_feeds(session, 0), session.levels, body=body)
 
 

@@ -248,9 +248,9 @@ def _whole_way() -> CheckResult:
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
         model, out = Path(folder) / "conv.onnx", Path(folder) / "out.onnx"
         save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
-        opened = lower_model(ModelSpec(model, load_machine("tiny")))
-        plan = default_plan(opened.target_graph)
-        package(opened, [build_variants(opened.packed[0], dict.fromkeys(opened.machine.contention, plan))], out)
+        lowered = lower_model(ModelSpec(model, load_machine("tiny")))
+        plan = default_plan(lowered.target_graph)
+        package(lowered, [build_variants(lowered.packed[0], dict.fromkeys(lowered.machine.contention, plan))], out)
         checked = check_file(out)
     faults = [fault for level in checked for fault in level.faults]
     if faults:

@@ -69,9 +69,9 @@ def export(
     if choosing and (plan is not None or plans is not None):
         words = f"--insure {insure:g}" if variants is None else f"--variants {variants}"
         raise BadInputError(f"{words}: chooses the plans, so it goes with neither --plan nor --plans")
-    opened, saved = open_tuned(run)
-    plans_to_compile = run_plans(run, opened.machine, plan, plans) if not choosing else few_plans(run, opened, variants, insure)
-    report = write_compiled(opened, plans_to_compile, out, style or saved.style)
+    lowered, saved = open_tuned(run)
+    plans_to_compile = run_plans(run, lowered.machine, plan, plans) if not choosing else few_plans(run, lowered, variants, insure)
+    report = write_compiled(lowered, plans_to_compile, out, style or saved.style)
     facts = None if bundle is None else bundle_facts(report.compiled, bundle, str(run), by_hand)
     show_report(report if facts is None else report._replace(values={**report.values, "bundle": facts}), as_json)
     if facts is not None and not as_json:

@@ -89,7 +89,7 @@ def robust_plan(run: Path) -> Plan:
     return Plan.load(path)
 
 
-def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
+def few_plans(run: Path, lowered: LoweredModel, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
     """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants --insure` ships them.
 
     Raises `BadInputError` for a run measured by a board: its cycles are needed for the choice and are not available here.
@@ -100,12 +100,12 @@ def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float 
     if (runner := summary["runner"]) is not None:
         words = f"--insure {insure:g}" if count is None else f"--variants {count}"
         raise BadInputError(f"{words}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume {words}`")
-    champions = measure(opened, read_plans(run / "plans" / OWN, opened.machine))
+    champions = measure(lowered, read_plans(run / "plans" / OWN, lowered.machine))
     robust = None
     if summary["robust"] is not None:
-        robust = next(iter(measure(opened, dict.fromkeys(champions, robust_plan(run))).values()))
+        robust = next(iter(measure(lowered, dict.fromkeys(champions, robust_plan(run))).values()))
     target = NPU if summary["target"] is None else summary["target"]["name"]
-    shipped = choose_variants(opened, Candidates(champions, robust), count, None, unjudged_reason(BUILT_IN, target), insure)
+    shipped = choose_variants(lowered, Candidates(champions, robust), count, None, unjudged_reason(BUILT_IN, target), insure)
     return {level: m.plan for level, m in shipped.variants.items()}
 
 

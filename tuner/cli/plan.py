@@ -109,9 +109,9 @@ def _print_primitives(plan: Plan, source: ModelSpec, label: str, as_json: bool) 
     from compiler.dump.primitives import primitives
     from tuner.zoo.load import open_network
 
-    opened = open_network(source)
+    lowered = open_network(source)
     texts, operators_before = list[tuple[int, str, str]](), 0
-    for target_graph, part in zip(opened.target_graphs, plans_of_pieces(opened, plan, label), strict=True):
+    for target_graph, part in zip(lowered.target_graphs, plans_of_pieces(lowered, plan, label), strict=True):
         texts += [(operators_before + index, name, text) for index, name, text in primitives(check_plan(target_graph, part, label), part)]
         operators_before += len(part.segments)
     if as_json:

@@ -33,20 +33,20 @@ def _now_and_then() -> Progress:
     return report_line
 
 
-def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
+def unmeasured_plans(lowered: LoweredModel, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
     """Plan for each level.  model: file from `tilefarm train`; None: the estimate.  Raises `BadInputError`, `InfeasibleError`."""
     if model is None:
-        return default_by_level(opened) if layerwise else quick_plans(opened, progress=_now_and_then())
+        return default_by_level(lowered) if layerwise else quick_plans(lowered, progress=_now_and_then())
     from compiler.cost.features import scale_features
     from tuner.cost_model.interface import predict_at
     from tuner.cost_model.tiling_model import load_models, plan_tilings
 
-    models = load_models(model, opened.target_graphs[0])
+    models = load_models(model, lowered.target_graphs[0])
     if not layerwise:
 
         def predict_levels(raw: Floats, levels: Sequence[str]) -> Floats:
             return predict_at([models[level] for level in levels], scale_features(raw))
 
-        return quick_plans(opened, lambda _: predict_levels, _now_and_then())
-    tiled = {name: plan_tilings(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
-    return {level: joined({name: by_level[level] for name, by_level in tiled.items()}) for level in opened.machine.contention}
+        return quick_plans(lowered, lambda _: predict_levels, _now_and_then())
+    tiled = {name: plan_tilings(compiler, models) for name, compiler in zip(lowered.names, lowered.compilers, strict=True)}
+    return {level: joined({name: by_level[level] for name, by_level in tiled.items()}) for level in lowered.machine.contention}

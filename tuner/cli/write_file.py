@@ -30,36 +30,36 @@ class CompiledReport(NamedTuple):
 
 
 def write_compiled(
-    opened: LoweredModel, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
+    lowered: LoweredModel, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
     """Write the file with a plan for every level, if `out` is given.  names: level -> file of the plan, for errors."""
-    measured = measure(opened, plans, names)
-    compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
-    container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
-    share, dtype = mac_share(opened.part), opened.source.dtype
+    measured = measure(lowered, plans, names)
+    compiled = Compiled(tuple(map(CompiledPiece, lowered.names, containers_of(lowered, measured))))
+    container_bytes = None if out is None else package(lowered, [piece.container for piece in compiled.pieces], out, style)
+    share, dtype = mac_share(lowered.part), lowered.source.dtype
     values = {  # JSON of `compile --json` and `export --json`
         "out": None if out is None else str(out),
-        "model": opened.name,
-        "model_digest": opened.digest,
-        "machine": opened.machine.name,
-        "machine_digest": opened.machine.digest,
+        "model": lowered.name,
+        "model_digest": lowered.digest,
+        "machine": lowered.machine.name,
+        "machine_digest": lowered.machine.digest,
         "dtype": dtype.name,
-        "computes": opened.computes,
+        "computes": lowered.computes,
         "style": style,
-        "notes": list(opened.notes),
-        "frames": opened.frames,
+        "notes": list(lowered.notes),
+        "frames": lowered.frames,
         "macs": share.total,
         "npu_mac_share": share.share,
-        "grouped": None if opened.grouped is None else opened.grouped._asdict(),
-        "host": [node.model_dump() for node in host_nodes(opened.part)],
-        "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
-        "operators": sum(len(target_graph.operators) for target_graph in opened.target_graphs),
+        "grouped": None if lowered.grouped is None else lowered.grouped._asdict(),
+        "host": [node.model_dump() for node in host_nodes(lowered.part)],
+        "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in lowered.weights_beyond],
+        "operators": sum(len(target_graph.operators) for target_graph in lowered.target_graphs),
         "pieces": compiled.piece_rows(list(measured)),
         "container_bytes": container_bytes,
         "file_bytes": None if out is None else out.stat().st_size,
-        "levels": _levels(opened, measured),
+        "levels": _levels(lowered, measured),
     }
-    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *out_of_range_lines(opened.weights_beyond, dtype)))
+    return CompiledReport(compiled, values, (str(share), *work_lines(lowered), *out_of_range_lines(lowered.weights_beyond, dtype)))
 
 
 def write_for_host(part: Partition, source: ModelSpec, reason: str, out: Path) -> CompiledReport:
@@ -73,8 +73,8 @@ def write_for_host(part: Partition, source: ModelSpec, reason: str, out: Path) -
     return CompiledReport(Compiled(()), values, (f"{reason}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
 
 
-def _levels(opened: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
-    machine, twins = opened.machine, same_programs(measured)
+def _levels(lowered: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
+    machine, twins = lowered.machine, same_programs(measured)
     return {
         level: {
             "ddr": machine.contention[level].model_dump(),
@@ -83,7 +83,7 @@ def _levels(opened: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[st
             "segments": len(m.plan.segments),
             "instructions": m.instructions,
             "cycles": m.timings[level].cycles,
-            **Pace.of(m.timings[level].cycles, opened.frames, machine.clock_hz)._asdict(),
+            **Pace.of(m.timings[level].cycles, lowered.frames, machine.clock_hz)._asdict(),
             "program_bound_cycles": m.bound(machine, level),
             "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
             "executed_macs": sum(map(program_macs, m.programs)),

@@ -52,7 +52,7 @@ def predict_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, setting
     predicted = np.empty(len(rows.cycles))
     for number in numbers:
         in_fold = fold == number
-        predicted[in_fold] = CheckedModel(kind.train(rows.some(~in_fold), seed, settings), WIDTH).predict(rows.features[in_fold])
+        predicted[in_fold] = CheckedModel(kind.train(rows.select(~in_fold), seed, settings), WIDTH).predict(rows.features[in_fold])
     return UnseenPredictions(predicted, held_out, len(numbers))
 
 
@@ -67,10 +67,12 @@ def compare_with_estimate(logged: LoggedRows, predicted: NDArray[np.float64]) ->
     """Metrics by network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
     rows, guessed = logged.rows, estimate_cycles(logged.rows.features)
 
-    def of(rows_mask: NDArray[np.bool_]) -> ModelBesideEstimate:
-        fold_rows = rows.some(rows_mask)
+    def evaluate_fold(rows_mask: NDArray[np.bool_]) -> ModelBesideEstimate:
+        fold_rows = rows.select(rows_mask)
         return ModelBesideEstimate(*(mean_metrics(metrics_by_level(cycles[rows_mask], fold_rows)) for cycles in (predicted, guessed)))
 
     slices: dict[str, NDArray[np.str_]] = {"network": logged.networks, "kind": logged.kinds, "level": rows.levels}
-    metrics = {grouping: {name: of(labels == name) for name in np.unique(labels).tolist()} for grouping, labels in slices.items()}
-    return metrics | {"all": {"": of(np.ones(len(rows.cycles), np.bool_))}}
+    metrics = {
+        grouping: {name: evaluate_fold(labels == name) for name in np.unique(labels).tolist()} for grouping, labels in slices.items()
+    }
+    return metrics | {"all": {"": evaluate_fold(np.ones(len(rows.cycles), np.bool_))}}

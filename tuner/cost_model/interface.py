@@ -52,7 +52,7 @@ class TrainingRows(NamedTuple):
             np.repeat(np.array(list(conditions), np.str_), len(features)),
         )
 
-    def some(self, selection: NDArray[np.bool_] | NDArray[np.int64]) -> TrainingRows:
+    def select(self, selection: NDArray[np.bool_] | NDArray[np.int64]) -> TrainingRows:
         """Subset of the rows: by a mask, or by indices."""
         return TrainingRows(self.features[selection], self.cycles[selection], self.groups[selection], self.levels[selection])
 

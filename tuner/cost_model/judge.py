@@ -28,8 +28,8 @@ def train_with_judge(kind: type[CostModel], rows: TrainingRows, seed: int, setti
     in_test = held_out_rows(rows, seed, settings.hold_out)
     if (~in_test).sum() < 2:
         raise ValueError(f"{(~in_test).sum()} rows to learn from ({rows.left_out} left out, {int(in_test.sum())} held out)")
-    judge, full = (kind.train(rows.some(mask), seed, settings) for mask in (~in_test, np.ones_like(in_test)))
-    unseen, width = rows.some(in_test), rows.features.shape[1]
+    judge, full = (kind.train(rows.select(mask), seed, settings) for mask in (~in_test, np.ones_like(in_test)))
+    unseen, width = rows.select(in_test), rows.features.shape[1]
     metrics = metrics_by_level(CheckedModel(judge, width).predict(unseen.features), unseen)
     return TrainedModel(full.save(), judge.save(), width, len(rows.cycles), rows.left_out, metrics)
 
@@ -48,7 +48,7 @@ def retrain(
     """
     candidate = train_with_judge(kind, rows, seed, settings)
     clean = usable_rows(rows)
-    unseen = clean.some(held_out_rows(clean, seed, settings.hold_out))
+    unseen = clean.select(held_out_rows(clean, seed, settings.hold_out))
     contenders: dict[Proposer, TrainedModel | None] = {"estimate": None, "prior": prior, "older": older if older != prior else None}
     metrics: dict[Proposer, Mapping[str, Metrics]] = {"estimate": metrics_by_level(estimate_cycles(unseen.features), unseen)}
     metrics |= {

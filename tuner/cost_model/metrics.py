@@ -41,7 +41,7 @@ class Metrics:
 def usable_rows(rows: TrainingRows) -> TrainingRows:
     """Remove rows with non-finite cycles or features, or non-positive cycles."""
     usable = np.isfinite(rows.cycles) & (rows.cycles > 0) & np.isfinite(rows.features).all(axis=1)
-    return rows.some(usable)._replace(left_out=int((~usable).sum()))
+    return rows.select(usable)._replace(left_out=int((~usable).sum()))
 
 
 def _unit_hash(seed: int, data: bytes) -> float:
@@ -66,7 +66,7 @@ def metrics_by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict
     metrics = {}
     for level in np.unique(rows.levels).tolist():
         in_level = rows.levels == level
-        metrics[level] = evaluate_ranking(predicted[in_level], rows.some(in_level))
+        metrics[level] = evaluate_ranking(predicted[in_level], rows.select(in_level))
     return metrics
 
 

@@ -17,9 +17,9 @@ class RetryPolicy:
 
     silence_s: a work item hangs after this time without a finished item; None: never.  announces: it has items, and can announce each
     before it tries it.
-    pure: it may be done twice at the same time, and is if it is late.  follows: it may be queued behind another work item.  followed:
-    another work item may be queued behind it.  alike: its duration shows the speed of its actor.  tries: most actors that it may crash, if
-    it does not announce.
+    pure: it may be done twice at the same time, and is if it is late.  follows: it may be queued behind another work item.
+    followed: another work item may be queued behind it.  comparable: its duration shows the speed of its actor.
+    tries: limit of actors that it may crash, if it does not announce.
     """
 
     silence_s: float | None = None
@@ -27,7 +27,7 @@ class RetryPolicy:
     pure: bool = False
     follows: bool = False
     followed: bool = False
-    alike: bool = False
+    comparable: bool = False
     tries: int = DEATHS_ALONE
 
 

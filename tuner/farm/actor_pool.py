@@ -94,14 +94,14 @@ class ActorPool:
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None], item_timeout_s: float | None = 60.0) -> None:
         self.broadcast = Broadcast(actors.share)
-        self._heard: dict[Actor, tuple[int, int]] = {}  # (version, models) of the last job that the actor received
+        self._received: dict[Actor, tuple[int, int]] = {}  # (version, models) of the last job that the actor received
         self._jobs: dict[int, _StartedJob] = {}
         self._number = 0
-        self._done: list[tuple[Key, JobResult | TrainingOutcome]] = []
+        self._results: list[tuple[Key, JobResult | TrainingOutcome]] = []
         self.failing: dict[Request, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # no item is finished while one runs
-        self._first = RetryPolicy(silence_s, announces=True, pure=True, follows=True, followed=True)
-        self._evolving = replace(self._first, alike=True)  # earlier epochs are shorter or longer
+        self._shard_policy = RetryPolicy(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._evolving = replace(self._shard_policy, comparable=True)  # earlier epochs are shorter or longer
         self._training = RetryPolicy(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
         self._crew = SupervisorLoop(actors, clock, self, say, item_timeout_s)
 
@@ -141,7 +141,7 @@ class ActorPool:
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _StartedJob(key, job, until_s)
-        care = self._evolving if job.epoch >= EVOLVING else self._first
+        care = self._evolving if job.epoch >= EVOLVING else self._shard_policy
         home = job.shard % self._crew.supervision.homes  # its actor has tiled the structures of the shard in earlier epochs
         self._crew.submit(WorkItem(number, care, home, until_s, key))
 
@@ -149,9 +149,9 @@ class ActorPool:
         clock = self._crew.clock
         end_s = clock.monotonic_s() + patience_s
         while True:
-            self._crew.turn(0.0 if self._done else max(0.0, end_s - clock.monotonic_s()))
-            if self._done or clock.monotonic_s() >= end_s:
-                completed, self._done = self._done, []
+            self._crew.turn(0.0 if self._results else max(0.0, end_s - clock.monotonic_s()))
+            if self._results or clock.monotonic_s() >= end_s:
+                completed, self._results = self._results, []
                 return completed
 
     # the side of the actors
@@ -160,15 +160,16 @@ class ActorPool:
         if send.item is not None:
             return pickle.dumps(SingleItemMessage(send.name, send.item)), ()
         _, job, until_s = self._jobs[send.work]
-        update = self.broadcast.update(job, self._heard.get(send.actor, (0, 0)))
-        self._heard[send.actor] = (job.version, job.models or self._heard.get(send.actor, (0, 0))[1])
+        update = self.broadcast.update(job, self._received.get(send.actor, (0, 0)))
+        self._received[send.actor] = (job.version, job.models or self._received.get(send.actor, (0, 0))[1])
         if isinstance(job, Job):
             seconds = None if until_s is None else max(0.0, until_s - self._crew.clock.monotonic_s())
             job = job._replace(seconds=seconds, failing=tuple(self.failing.items()))
-        return pickle.dumps(JobMessage(send.name, job, update.first)), (update.models, update.answers, update.stored, *update.epochs)
+        shared = (update.models, update.answers, update.stored_results, *update.epochs)
+        return pickle.dumps(JobMessage(send.name, job, update.first)), shared
 
     def delivered(self, done: Deliver) -> None:
-        self._done.append((self._jobs.pop(done.work).key, pickle.loads(done.result)))
+        self._results.append((self._jobs.pop(done.work).key, pickle.loads(done.result)))
 
     def failed(self, failed: Failed) -> None:
         raise FarmError(f"the cost model could not be trained: {TRAINING_TRIES} workers were lost: {failed.error}")

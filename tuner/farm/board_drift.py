@@ -28,9 +28,9 @@ class BoardWatch:
         self._earlier |= set(boards)
         self._boards |= self._earlier
 
-    def check_rows(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
+    def check_rows(self, batch: OpenedBatch, tasks: NDArray[np.intp]) -> None:
         """Note that these tasks of a batch get rows.  Raises `BadInputError` for a board that the run did not begin with."""
-        rows, levels = LOG_ROWS.from_bytes(opened.batch.rows), opened.batch.levels
+        rows, levels = LOG_ROWS.from_bytes(batch.batch.rows), batch.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
         for index in tasks.tolist():
             if boards[index] is not None:
@@ -47,7 +47,7 @@ class BoardWatch:
             self._say(f"boards {_and(self._boards)} measure; the search compares their cycles, the finals use one of them")
 
     def _note_canary(self, board: str, canary_cycles: int | None) -> None:
-        drift = self._drift.of(board, canary_cycles)
+        drift = self._drift.drift(board, canary_cycles)
         if drift is None or drifted(drift) == (board in self._drifted):
             return
         self._drifted ^= {board}

@@ -66,7 +66,7 @@ def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
 
 
 def verdicts(
-    opened: LoweredModel,
+    lowered: LoweredModel,
     searches: Sequence[SearchedSubgraph],
     places: Sequence[SearchFolder],
     baselines: Mapping[str, Sequence[Plan]],
@@ -80,14 +80,14 @@ def verdicts(
     baselines: first level of a group with equal grants -> baseline of every search, for its first subgraph.  Each group has a race of its
     own.
     """
-    levels = tuple(opened.machine.contention)
-    groups = [tuple(levels[index] for index in group) for group in same_grants(opened.machine, levels)]
+    levels = tuple(lowered.machine.contention)
+    groups = [tuple(levels[index] for index in group) for group in same_grants(lowered.machine, levels)]
     log, tasks = read_log(places[0].path), read_tasks(places[0].path)
     out = []
     for index, (search, place) in enumerate(zip(searches, places, strict=True)):
         plans = finalists(log, tasks, search.run, levels, spending.finalists)
         bases = [baselines[group[0]][index] for group in groups]
-        able = contenders(opened.packed[search.pieces[0]], [*plans, *bases], levels)
+        able = contenders(lowered.packed[search.pieces[0]], [*plans, *bases], levels)
         races = [
             _Race(group, [contender for contender in able[: len(plans)] if group[0] in contender.simulated], base)
             for group, base in zip(groups, able[len(plans) :], strict=True)
@@ -96,7 +96,7 @@ def verdicts(
         journal = Readings(
             place.checkpoint, [contender.plan.digest for race in races for contender in (*race.entered, race.baseline)], limit
         )
-        piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
+        piece = f"{lowered.names[search.pieces[0]]}: " if len(lowered.names) > 1 else ""
         out.append(
             Verdict.of(
                 [
@@ -182,12 +182,12 @@ def plan_for(plan: Plan, source: TargetGraph, target_graph: TargetGraph) -> Plan
     names = {a.name: b.name for a, b in zip(source.operators, target_graph.operators, strict=True)}
     tensors = {a.name: b.name for a, b in zip(source.storages, target_graph.storages, strict=True)}
 
-    def named(segment: SegmentPlan) -> SegmentPlan:
+    def rename_segment(segment: SegmentPlan) -> SegmentPlan:
         operators, staged = (tuple(names[name] for name in names_in_plan) for names_in_plan in (segment.operators, segment.staged))
         shared, held = (tuple(tensors[name] for name in names_in_plan) for names_in_plan in (segment.shared, segment.held))
         return segment.model_copy(update={"operators": operators, "staged": staged, "shared": shared, "held": tuple(sorted(held))})
 
-    return plan.model_copy(update={"model": target_graph.graph.digest, "segments": tuple(map(named, plan.segments))})
+    return plan.model_copy(update={"model": target_graph.graph.digest, "segments": tuple(map(rename_segment, plan.segments))})
 
 
 def cycles_read(
@@ -207,7 +207,7 @@ def cycles_read(
 
 
 def levels_read(
-    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], opened: LoweredModel
+    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], lowered: LoweredModel
 ) -> dict[str, LevelSummary]:
     """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`."""
     out = {}
@@ -217,7 +217,7 @@ def levels_read(
         out[level] = row.model_copy(
             update={
                 "cycles": cycles,
-                **rounded_pace(cycles, opened.frames, opened.machine.clock_hz),
+                **rounded_pace(cycles, lowered.frames, lowered.machine.clock_hz),
                 "baseline_layerwise_cycles": base,
                 "speedup": base / cycles,
                 "variant_cycles": variants,

@@ -27,36 +27,36 @@ from tuner.store.packs import Conditions
 
 
 class KnownChampions(NamedTuple):
-    """Champions from the store.  said: entry of `run.json`, names in the store.  genomes: by search; () where a search is needed."""
+    """Champions from the store.  messages: entry of `run.json`, names in the store.  genomes: by search; () where a search is needed."""
 
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     genomes: tuple[tuple[Genome, ...], ...] = ()
     line: str = ""
 
-    def of(self, search: int) -> tuple[Genome, ...]:
+    def start_genomes(self, search: int) -> tuple[Genome, ...]:
         """Programs measured in the place of a search; () where one runs."""
         return self.genomes[search] if self.genomes else ()
 
 
 def read_known(
-    root: AnyPath, opened: LoweredModel, config: TuneConfig, conditions: Conditions, out: AnyPath, resume: bool
+    root: AnyPath, lowered: LoweredModel, config: TuneConfig, conditions: Conditions, out: AnyPath, resume: bool
 ) -> KnownChampions:
     """Champions for every search of a model, or none.  Raises `BadInputError` if a resumed run began with other champions."""
     began = initial_lines(out, "champions") if resume and (out / IDENTITY).is_file() else None
     if began == ():
         return KnownChampions()
     names, genomes, runs = list[str](), list[tuple[Genome, ...]](), dict[str, None]()
-    for search in searches(opened, ""):
-        target_graph = ordered(opened.target_graphs[search.pieces[0]], config.search.order)
+    for search in searches(lowered, ""):
+        target_graph = ordered(lowered.target_graphs[search.pieces[0]], config.search.order)
         try:
-            candidates = [*read_champions(root / conditions.folder, Scopes(target_graph).whole)]
+            candidates = [*read_champions(root / conditions.folder, Scopes(target_graph).model_scope)]
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
         if began is None:
             usable = [
                 (name, champion)
                 for name, champion in candidates
-                if champion.model_digest != opened.digest and _has_equal_budget(champion, config.budget)
+                if champion.model_digest != lowered.digest and _has_equal_budget(champion, config.budget)
             ]
         else:
             usable = [(name, champion) for name, champion in candidates if name in began]

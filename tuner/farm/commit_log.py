@@ -49,7 +49,7 @@ class RunBudget:
         """Remaining seconds; None: no time limit."""
         return None if self.deadline is None else self.deadline.left_s
 
-    def spent(self, used: int, readings: int = 0) -> bool:
+    def is_spent(self, used: int, readings: int = 0) -> bool:
         """Whether the budget is spent; False before the first program, in every case."""
         return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0 or (self.readings is not None and readings >= self.readings))
 
@@ -110,7 +110,7 @@ class Ledger:
 
     @property
     def spent(self) -> bool:
-        return self.budget.spent(self.programs, self.readings + self.ahead.readings)
+        return self.budget.is_spent(self.programs, self.readings + self.ahead.readings)
 
     @property
     def core_hours_spent(self) -> bool:
@@ -127,78 +127,78 @@ class Ledger:
 
     def commit(self, result: JobResult, epoch: int) -> Order:
         """Commit the next result in order, of epoch `epoch`.  A result without a place has to be delivered again."""
-        opened = result.batch.opened()
-        new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
-        conflicting = self.logged is not None and self.logged.differ(opened)
-        numbers, complete = self._logged(opened, new)
+        batch = result.batch.opened()
+        new = np.fromiter((name not in self.tasks for name in batch.names), np.bool_, len(batch.names))
+        conflicting = self.logged is not None and self.logged.differ(batch)
+        numbers, complete = self._logged(batch, new)
         if conflicting or not (complete and result.complete):
-            self._put_ahead(opened, numbers)
+            self._put_ahead(batch, numbers)
             return "otherwise" if conflicting else "later"
         self.answered += len(new)
-        self.hits += min(len(new), len(new) - int(new.sum()) + result.stored)
-        new_rows, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
+        self.hits += min(len(new), len(new) - int(new.sum()) + result.stored_tasks)
+        new_rows, program, status = np.flatnonzero(new), (batch.column("kind") == PROGRAM), batch.column("status")
         for index in new_rows.tolist():
-            name = opened.names[index]
+            name = batch.names[index]
             self.tasks.add(name)
             if numbers[index] < 0:
                 numbers[index] = self.ahead.tasks.pop(name).number
         add(self.numbers, numbers[new_rows])
         self.failures.update(STATUSES[code] for code in status[new_rows] if code)
         self.champions.programs += int(program[new_rows].sum())
-        self.readings += int(self._costs(opened)[new_rows].sum())
-        self._note(self.champions, opened, np.flatnonzero(new & program & (status == 0)).tolist())
+        self.readings += int(self._costs(batch)[new_rows].sum())
+        self._note(self.champions, batch, np.flatnonzero(new & program & (status == 0)).tolist())
         if self.logged is not None:
-            self.logged.placed(epoch, (opened.names[index] for index in new_rows.tolist()))
+            self.logged.note_placed(epoch, (batch.names[index] for index in new_rows.tolist()))
         return "here"
 
     def keep(self, result: JobResult) -> None:
         """Log a result that comes behind the next one and has to wait; a later session will place it."""
-        opened = result.batch.opened()
-        new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
-        self._put_ahead(opened, self._logged(opened, new)[0])
+        batch = result.batch.opened()
+        new = np.fromiter((name not in self.tasks for name in batch.names), np.bool_, len(batch.names))
+        self._put_ahead(batch, self._logged(batch, new)[0])
 
-    def _logged(self, opened: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
+    def _logged(self, batch: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
         """Log all new tasks without rows, up to the end of the budget; later ones are not part of the run.
 
         Returns the tasks' numbers, -1 if not logged, and whether all were logged.
         """
-        names = opened.names
+        names = batch.names
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
         accepted_rows, programs_left = rows, self.budget.programs(self.programs)
         if programs_left is not None and len(rows):
-            accepted_rows = rows & (_exclusive_sums((opened.column("kind") == PROGRAM) & rows) < programs_left)
+            accepted_rows = rows & (_exclusive_sums((batch.column("kind") == PROGRAM) & rows) < programs_left)
         if (limit := self.budget.readings) is not None and len(rows):
-            accepted_rows = rows & (_exclusive_sums(self._costs(opened) * rows) < limit - self.readings - self.ahead.readings)
+            accepted_rows = rows & (_exclusive_sums(self._costs(batch) * rows) < limit - self.readings - self.ahead.readings)
         numbers = np.full(len(names), -1, np.int64)
         if len(indices := np.flatnonzero(accepted_rows)):
             if self.boards is not None:
-                self.boards.check_rows(opened, indices)
-            numbers[indices] = self.log.numbers.of([names[k] for k in indices.tolist()])
-            self.log.append(opened, indices, numbers[indices])
+                self.boards.check_rows(batch, indices)
+            numbers[indices] = self.log.numbers.assign([names[k] for k in indices.tolist()])
+            self.log.append(batch, indices, numbers[indices])
             if self.logged is not None:
-                self.logged.note(opened, indices.tolist())
+                self.logged.note(batch, indices.tolist())
         return numbers, bool((accepted_rows == rows).all())
 
-    def _put_ahead(self, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
-        program, status, costs, logged = (opened.column("kind") == PROGRAM), opened.column("status"), self._costs(opened), numbers >= 0
+    def _put_ahead(self, batch: OpenedBatch, numbers: NDArray[np.int64]) -> None:
+        program, status, costs, logged = (batch.column("kind") == PROGRAM), batch.column("status"), self._costs(batch), numbers >= 0
         for index in np.flatnonzero(logged).tolist():
-            self.ahead.tasks[opened.names[index]] = AheadTask(
+            self.ahead.tasks[batch.names[index]] = AheadTask(
                 int(numbers[index]), bool(program[index]), STATUSES[status[index]], int(costs[index])
             )
-        self._note(self.ahead.champions, opened, np.flatnonzero(logged & program & (status == 0)).tolist())
+        self._note(self.ahead.champions, batch, np.flatnonzero(logged & program & (status == 0)).tolist())
 
-    def _costs(self, opened: OpenedBatch) -> NDArray[np.int64]:
+    def _costs(self, batch: OpenedBatch) -> NDArray[np.int64]:
         """int64 [tasks]: readings."""
-        return readings_of_each(opened.column("status"), opened.values(), self.repeats)
+        return readings_of_each(batch.column("status"), batch.values(), self.repeats)
 
-    def _note(self, champions: Champions, opened: OpenedBatch, fits: Sequence[int]) -> None:
+    def _note(self, champions: Champions, batch: OpenedBatch, fits: Sequence[int]) -> None:
         """Note champions among these programs; only genomes of new champions are unpacked.  One by one: a job has a handful of programs."""
-        cycles = with_never(opened.values()[:, :, CYCLES])
-        singles, programs = opened.epoch["singles"], np.cumsum(opened.epoch["kind"] == PROGRAM) - 1
+        cycles = with_never(batch.values()[:, :, CYCLES])
+        singles, programs = batch.epoch["singles"], np.cumsum(batch.epoch["kind"] == PROGRAM) - 1
         for index in fits:
-            task, program = opened.names[index], int(programs[opened.places[index]])
+            task, program = batch.names[index], int(programs[batch.places[index]])
             if champions.gains(cycles[index], task, bool(singles[program])):
-                genome = unpack_genome(opened.epoch.arrow("fit_genome"), opened.epoch.texts("fit_task").index(task))
+                genome = unpack_genome(batch.epoch.arrow("fit_genome"), batch.epoch.texts("fit_task").index(task))
                 champions.note(Individual(genome, cycles[index], task))
 
 

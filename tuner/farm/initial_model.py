@@ -24,14 +24,14 @@ NONE = Path("none")  # value of `--model`: use only the estimate
 
 
 class Prior(NamedTuple):
-    """Initial model.  name: for messages.  data: content of the file.  said: entry of `run.json`, a digest."""
+    """Initial model.  name: for messages.  data: content of the file.  recorded: entry of `run.json`, a digest."""
 
     name: str
     data: bytes
     model: StoredModel
 
     @property
-    def said(self) -> str:
+    def recorded(self) -> str:
         return hashlib.sha256(self.data).hexdigest()[:32]
 
     def copy(self, models: AnyPath) -> None:
@@ -58,9 +58,9 @@ def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resum
         return None
     else:
         prior = _read_own_prior(out, began)
-    if resumed and prior.said != began:
+    if resumed and prior.recorded != began:
         raise BadInputError(
-            f"--model {prior.name}: {prior.said[:8]}; {out} began with {began[:8] or 'none'}; leave --model out, or give another --out"
+            f"--model {prior.name}: {prior.recorded[:8]}; {out} began with {began[:8] or 'none'}; leave --model out, or give another --out"
         )
     if prior.model.kind != config.model.name:
         raise BadInputError(
@@ -91,7 +91,7 @@ def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
     training = f"trained on this run's log after {config.model.min_rows} segments, and used where it orders unseen pairs better"
     if prior is None:
         return f"cost model: the built-in estimate; {training}"
-    return f"cost model: {prior.name} ({prior.said[:8]}); {training}"
+    return f"cost model: {prior.name} ({prior.recorded[:8]}); {training}"
 
 
 def _read_own_prior(out: AnyPath | Path, began: str) -> Prior:
@@ -99,7 +99,7 @@ def _read_own_prior(out: AnyPath | Path, began: str) -> Prior:
     model_folder = out / "models" / PRIOR
     if not model_folder.is_file():
         data, model = packaged_model()
-        if (packaged := Prior(NAME, data, model)).said == began:
+        if (packaged := Prior(NAME, data, model)).recorded == began:
             return packaged
     return _read(model_folder, f"the run's own copy {model_folder}")
 

@@ -34,15 +34,15 @@ _PREDICTION = "prediction"
 
 
 class Start(NamedTuple):
-    """Initial plans.  said: entry of `run.json`, digests of plans.  genomes: file -> genome of every subgraph; {} if a resumed run has
+    """Initial plans.  recorded: entry of `run.json`, digests of plans.  genomes: file -> genome of every subgraph; {} if a resumed run has
     them."""
 
-    said: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     genomes: Mapping[str, tuple[Genome, ...]] = MappingProxyType({})
 
-    def of(self, piece: int) -> list[Genome] | None:
+    def genomes_of_piece(self, piece: int) -> list[Genome] | None:
         """Initial genomes of the search of a piece; None if a resumed run does not name its plans again."""
-        return None if len(self.genomes) < len(self.said) else [genomes[piece] for genomes in self.genomes.values()]
+        return None if len(self.genomes) < len(self.recorded) else [genomes[piece] for genomes in self.genomes.values()]
 
     def lines(self) -> Iterator[str]:
         """Lines about the initial plans."""
@@ -51,7 +51,7 @@ class Start(NamedTuple):
             yield f"start: {source}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
 
 
-def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
+def read_start(paths: Sequence[Path], lowered: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
     """Genomes of plan files, each for the whole model, in the operator order of the search; the first one of equal plans.
 
     Raises `BadInputError` (no plan, plan of another model or in another order, other plans than the resumed run began with) and
@@ -63,7 +63,7 @@ def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: A
         plans.setdefault(plan.digest, (str(path), plan))
     sources, genomes = tuple(plans), {}
     for source, plan in plans.values():
-        pieces = zip(opened.compilers, plans_of_pieces(opened, plan, source), strict=True)
+        pieces = zip(lowered.compilers, plans_of_pieces(lowered, plan, source), strict=True)
         genomes[source] = tuple(_genome(compiler, piece, source, order) for compiler, piece in pieces)
     if not (resume and (out / IDENTITY).is_file()):
         return Start(sources, genomes)

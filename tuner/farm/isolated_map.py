@@ -85,7 +85,7 @@ class EachOn(Generic[T, R]):
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None]) -> None:
         self._crew = SupervisorLoop(actors, clock, self, say, None)
         self._items: dict[int, T] = {}
-        self._tried: dict[int, Outcome[R]] = {}
+        self._outcomes: dict[int, Outcome[R]] = {}
         self._number = 0
 
     def __call__(self, items: Iterable[T]) -> Iterator[Outcome[R]]:
@@ -99,20 +99,20 @@ class EachOn(Generic[T, R]):
 
     def _in_order(self, numbers: Sequence[int]) -> Iterator[Outcome[R]]:
         for number in numbers:
-            while number not in self._tried:
+            while number not in self._outcomes:
                 self._crew.turn(POLL_S)
-            yield self._tried.pop(number)
+            yield self._outcomes.pop(number)
 
     def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
         return pickle.dumps(self._items[send.work]), ()
 
     def delivered(self, done: Deliver) -> None:
         del self._items[done.work]
-        self._tried[done.work] = pickle.loads(done.result)
+        self._outcomes[done.work] = pickle.loads(done.result)
 
     def failed(self, failed: Failed) -> None:
         del self._items[failed.work]
-        self._tried[failed.work] = Outcome(None, DIED)
+        self._outcomes[failed.work] = Outcome(None, DIED)
 
     def blamed(self, blame: Blame) -> None:
         raise AssertionError(f"an item is all that there is: {blame}")

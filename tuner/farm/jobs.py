@@ -101,7 +101,7 @@ class JobResult(NamedTuple):
     segments: number of segments with results.
     cpu_s: CPU time of this process.
     differing: packs of the store whose result for a task, named behind them, differs from a second measurement.
-    stored: number of tasks whose results the store had.
+    stored_tasks: number of tasks whose results the store had.
     """
 
     batch: Batch
@@ -109,7 +109,7 @@ class JobResult(NamedTuple):
     segments: int
     cpu_s: float
     differing: Sequence[tuple[str, str]] = ()
-    stored: int = 0
+    stored_tasks: int = 0
 
     @property
     def findings(self) -> bytes:
@@ -121,7 +121,7 @@ class Update(NamedTuple):
     """News for a job runner.
 
     first: number of the first of `epochs`; 0 if it has to start over.  answers: published results of the run for tasks without a place yet
-    (`tuner.measure.replay`); None if it has them.  models: the job's model; None if it has it.  stored: measurements of other runs
+    (`tuner.measure.replay`); None if it has them.  models: the job's model; None if it has it.  stored_results: measurements of other runs
     (`tuner.store.pack_store.STORED`); None if it has them.
     """
 
@@ -129,14 +129,14 @@ class Update(NamedTuple):
     epochs: Sequence[Any]  # a sequence of findings each
     models: Any
     answers: Any = None
-    stored: Any = None
+    stored_results: Any = None
 
 
 class Broadcast:
     """All values that job runners may need, each told before the first job that needs it.  share: value -> itself, or a reference to it.
 
     epochs: findings of all jobs, one entry per set.  models: model in use after each training.
-    answers: results that earlier sessions published for tasks without a place yet.  stored: measurements of other runs.
+    answers: results that earlier sessions published for tasks without a place yet.  stored_results: measurements of other runs.
     """
 
     def __init__(self, share: Callable[[Any], Any] = lambda value: value) -> None:
@@ -144,13 +144,13 @@ class Broadcast:
         self.epochs: list[Any] = []
         self.models: list[Any] = []
         self.answers: Any = None
-        self.stored: Any = None
+        self.stored_results: Any = None
 
     def tell_answers(self, packed: bytes) -> None:
         self.answers = self._share(packed)
 
     def tell_stored(self, packed: bytes) -> None:
-        self.stored = self._share(packed)
+        self.stored_results = self._share(packed)
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self.epochs.append(self._share(list(findings)))
@@ -164,7 +164,7 @@ class Broadcast:
         models = self.models[job.models - 1] if job.models and job.models != received[1] else None
         is_first = received[0] == 0
         return Update(
-            first, self.epochs[first : job.version], models, self.answers if is_first else None, self.stored if is_first else None
+            first, self.epochs[first : job.version], models, self.answers if is_first else None, self.stored_results if is_first else None
         )
 
 
@@ -238,8 +238,8 @@ class JobRunner:
         if update.answers is not None:
             self._earlier = unpack_measurements(update.answers, len(self.rules.levels))
             self.evaluator.answer_by(self._earlier)
-        if update.stored is not None:  # after `warm`: stored results would leave kernels uncompiled
-            self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.differs)
+        if update.stored_results is not None:  # after `warm`: stored results would leave kernels uncompiled
+            self.evaluator.memo = Memo(update.stored_results, len(self.rules.levels), not self.spec.differs)
         if update.models is not None:
             self.models = update.models
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
@@ -257,7 +257,7 @@ class JobRunner:
         version = self.models[0].version if learns and self.models else None
         failing, memo = dict(job.failing), self.evaluator.memo
         if memo is not None:
-            memo.refused.update(job.dropped)
+            memo.refused_packs.update(job.dropped)
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
         recorder, collector = Recorder(spec, job.shard, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
@@ -296,8 +296,8 @@ class JobRunner:
         levels = len(self.rules.levels)
         job_readings = FirstReadings(levels)
         placed, uncommitted = (unpack_measurements(answer, levels) if answer else {} for answer in job.answers)
-        self.evaluator.answer_by(ChainMap(placed, uncommitted, first_readings.of, self._earlier, job_readings.of), died=True)
-        return job_readings, ChainMap(placed, first_readings.of)
+        self.evaluator.answer_by(ChainMap(placed, uncommitted, first_readings.by_task, self._earlier, job_readings.by_task), died=True)
+        return job_readings, ChainMap(placed, first_readings.by_task)
 
     def _measure_here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)

@@ -48,23 +48,23 @@ class ProgressBar:
         self._last_s = -LINE_EVERY_S
         self._snapshot: Snapshot | None = None
         console = Console(file=self._stream)
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+        self._live_table = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        if self._live_table is not None:
+            self._live_table.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._live_table is not None:
+            self._live_table.stop()
 
     def say(self, line: str) -> None:
         """A line of its own, above the table."""
         if self._quiet:
             return
-        if self._live is not None:
-            self._live.console.print(escape_line(line), highlight=False, markup=False)
+        if self._live_table is not None:
+            self._live_table.console.print(escape_line(line), highlight=False, markup=False)
         else:
             say(line, self._stream)
 
@@ -77,10 +77,10 @@ class ProgressBar:
         now_s = self._clock.monotonic_s()
         if self._first_measured is None and self._count(snapshot) > self._first_count:
             self._first_measured = self._count(snapshot), now_s
-        if self._live is not None:
+        if self._live_table is not None:
             if now_s - self._last_s >= 0.25:
                 self._last_s = now_s
-                self._live.update(self.table(snapshot))
+                self._live_table.update(self.table(snapshot))
             return
         patience_s = BEST_EVERY_S
         if self._snapshot is not None and snapshot.best == self._snapshot.best:

@@ -21,22 +21,22 @@ from tuner.measure.request import Measurement, Request, measurement_of
 
 
 class FirstReadings:
-    """`Listener` of a job.  of: task -> its first reading, measured by the job or received."""
+    """`Listener` of a job.  by_task: task -> its first reading, measured by the job or received."""
 
     def __init__(self, levels: int) -> None:
         self._levels = levels
-        self.of: dict[str, Measurement] = {}
+        self.by_task: dict[str, Measurement] = {}
 
     def learn(self, findings: bytes) -> None:
         epoch = from_bytes(findings, EPOCH)
         names = epoch.texts("task")
-        for reading in _readings(epoch, [index for index, name in enumerate(names) if name and name not in self.of], self._levels):
-            self.of[reading.task] = reading
+        for reading in _readings(epoch, [index for index, name in enumerate(names) if name and name not in self.by_task], self._levels):
+            self.by_task[reading.task] = reading
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         if measurement.task and request.measure:
             fields = {name: getattr(measurement, name) for name in KNOWN.names}
-            self.of.setdefault(measurement.task, Measurement(**fields))
+            self.by_task.setdefault(measurement.task, Measurement(**fields))
 
 
 class LoggedReadings:
@@ -48,19 +48,19 @@ class LoggedReadings:
         self._measurements: dict[str, Measurement] = {} if packed is None else unpack_measurements(packed, levels)
         self._epochs: dict[int, list[str]] = {}  # tasks placed in each of the last epochs
 
-    def note(self, opened: OpenedBatch, tasks: Collection[int]) -> None:
+    def note(self, batch: OpenedBatch, tasks: Collection[int]) -> None:
         """Note that these tasks of a batch have rows; a task with a reading keeps it."""
-        for reading in _readings(opened.epoch, opened.places[list(tasks)], self._levels):
+        for reading in _readings(batch.epoch, batch.places[list(tasks)], self._levels):
             self._measurements.setdefault(reading.task, reading)
 
-    def placed(self, epoch: int, names: Iterable[str]) -> None:
+    def note_placed(self, epoch: int, names: Iterable[str]) -> None:
         """Note that these tasks have their place in the order, in a job of this epoch."""
         self._epochs.setdefault(epoch, []).extend(names)
 
-    def differ(self, opened: OpenedBatch) -> bool:
+    def differ(self, batch: OpenedBatch) -> bool:
         """Whether a batch has a reading that differs from the log's."""
-        indices = [index for index, name in enumerate(opened.names) if name in self._measurements]
-        readings = _readings(opened.epoch, opened.places[indices], self._levels)
+        indices = [index for index, name in enumerate(batch.names) if name in self._measurements]
+        readings = _readings(batch.epoch, batch.places[indices], self._levels)
         return any(not _equal_readings(reading, self._measurements[reading.task]) for reading in readings)
 
     def since(self, epoch: int, uncommitted: Iterable[str]) -> tuple[bytes, bytes]:

@@ -22,10 +22,10 @@ FEWEST = 128  # programs of a search that may end
 
 
 class Saturation:
-    """Course of a search over its epochs.  least: gain expected of twice the programs below which the search ends; None: never."""
+    """Course of a search over its epochs.  minimum_gain: gain expected of twice the programs below which the search ends; None: never."""
 
     def __init__(self, minimum_gain: float | None, levels: int) -> None:
-        self.least = minimum_gain
+        self.minimum_gain = minimum_gain
         self._best: NDArray[np.int64] = np.full(levels, NEVER, np.int64)
         self._programs = list[int]()  # of each epoch with a champion at every level
         self._logs = list[float]()  # mean over the levels of log(cycles)
@@ -58,4 +58,4 @@ class Saturation:
     @property
     def reached(self) -> bool:
         """Whether the search is saturated."""
-        return self.least is not None and (expected := self.expected) is not None and expected < self.least
+        return self.minimum_gain is not None and (expected := self.expected) is not None and expected < self.minimum_gain

@@ -106,7 +106,7 @@ class SearchRun:
         self._warm_tasks: list[str] = []
         self._unsaved: list[bytes] = []
         self._began = 0
-        self._shown: ProgressBar | None = None
+        self._bar: ProgressBar | None = None
         self._saved_s = self.clock.monotonic_s()
         self._resume(request.warm_start, said, start, prior)
 
@@ -117,20 +117,20 @@ class SearchRun:
         with ProgressBar(
             self.clock, budget.candidates, budget.seconds(), first_count, self.quiet, watch=self._watch, measurements=budget.readings
         ) as bar:
-            self._shown = bar
+            self._bar = bar
             yield
             bar.finish(self.snapshot())
-            self._shown = None
+            self._bar = None
 
     def _show(self) -> None:
         if self._meter is not None:
             self._meter.look(self.ledger, self.schedule)
-        if self._shown is not None:
-            self._shown.update(self.snapshot())
+        if self._bar is not None:
+            self._bar.update(self.snapshot())
 
     def _say(self, line: str) -> None:
-        if self._shown is not None:
-            self._shown.say(line)
+        if self._bar is not None:
+            self._bar.say(line)
 
     def snapshot(self) -> Snapshot:
         champions, failures, tasks, readings = self.ledger.counted

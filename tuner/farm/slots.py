@@ -26,29 +26,29 @@ PACE_STEP = FASTER ** (1 / FASTER_STEPS)
 class TrackedWork:
     """Work item without a result yet.
 
-    announces: whether its items are announced from now on.  tried: last announced item of an actor that was lost.
+    announces: whether its items are announced from now on.  last_announced: last announced item of an actor that was lost.
     item: item to be run alone first.  isolated_losses: actors lost while they ran it alone.
-    lost: actors lost without a blamed item.  shunned: slot of the last one.  holders: slots whose queues it is in.
+    losses: actors lost without a blamed item.  shunned: slot of the last one.  holders: slots whose queues it is in.
     """
 
     work: WorkItem
     announces: bool = False
-    tried: bytes | None = None
+    last_announced: bytes | None = None
     item: bytes | None = None
     isolated_losses: int = 0
-    lost: int = 0
+    losses: int = 0
     shunned: int | None = None
     holders: list[Slot] = field(default_factory=list)
-    over: bool = False
+    finished: bool = False
 
     @property
     def suspect(self) -> bool:
-        return self.lost > 0 or self.announces
+        return self.losses > 0 or self.announces
 
     @property
     def repeatable(self) -> bool:
         """Whether another actor may do it at the same time."""
-        return self.work.kind.pure and len(self.holders) == 1 and not self.suspect and not self.over
+        return self.work.kind.pure and len(self.holders) == 1 and not self.suspect and not self.finished
 
 
 class QueuedWork(NamedTuple):
@@ -64,7 +64,7 @@ class Slot:
 
     begun_s: time when its first work item could begin.  pace_s: recent seconds per work item, over all actors of the slot.
     trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
-    late: whether its work takes too long, see `Slots.find_late`.  extra: whether it has an actor only for work, and if there is room.
+    is_late: whether its work takes too long, see `Slots.find_late`.  extra: whether it has an actor only for work, and if there is room.
     node: number of its computer.  leaves_s: time at which that leaves; None: it stays.
     entries, paced: its places in the orders of `Slots`.
     """
@@ -82,7 +82,7 @@ class Slot:
     waits: bool = False
     begun_s: float = 0.0
     pace_s: float | None = None
-    late: bool = False
+    is_late: bool = False
     node: int = 0
     leaves_s: float | None = None
     entries: list[tuple[list[Any], tuple[float, ...]]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Slot:
         if not self.built or len(self.queue) == DEPTH or self.leaves_s is not None:
             return False
         last = self.queue[-1].work if self.queue else None
-        return last is None or (last.work.kind.followed and not last.suspect and not self.late)
+        return last is None or (last.work.kind.followed and not last.suspect and not self.is_late)
 
 
 class Slots:
@@ -115,29 +115,29 @@ class Slots:
 
     free: (level of pace, node, slot) by number of queued work items, the fastest first; those of unknown pace before all.
     packed: (node, slot) of built actors, as work is dealt: those without work share nodes.  nodes: numbers of computers, oldest first.
-    ends: (expected end of its last work item that can be repeated, slot); paces: [actors, work items in their queues] by level of pace;
-    both without late actors.
+    expected_ends: (expected end of its last work item that can be repeated, slot).
+    paces: [actors, work items in their queues] by level of pace.  Both are without late actors.
     starting: actors that are not built, without extra ones, by time of their start; unreported: those whose wait was not reported.
-    due: (time, slot) at which an actor is too silent, or was too long without work, or its computer leaves.
-    timely: actors at work by last sign of life, those that are not late; late: those that are, with work that can be repeated.
+    idle_deadlines: (time, slot) at which an actor is too silent, or was too long without work, or its computer leaves.
+    timely: actors at work by last sign of life, those that are not late; late_slots: those that are, with work that can be repeated.
     """
 
     def __init__(self, item_timeout_s: float | None, idle_s: float = inf) -> None:
         self._item_timeout_s, self._idle_s = item_timeout_s, idle_s
-        self.every: list[Slot] = []
+        self.all_slots: list[Slot] = []
         self.nodes: dict[str, int] = {}
         self.packed: list[tuple[int, int]] = []
         self.free: list[list[tuple[float, ...]]] = [[] for _ in range(DEPTH)]
-        self.ends: list[tuple[float, ...]] = []
-        self.due: list[tuple[float, ...]] = []
+        self.expected_ends: list[tuple[float, ...]] = []
+        self.idle_deadlines: list[tuple[float, ...]] = []
         self.paces: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-        self.starting, self.unreported, self.timely, self.late = (OrderedDict[int, Slot]() for _ in range(4))
+        self.starting, self.unreported, self.timely, self.late_slots = (OrderedDict[int, Slot]() for _ in range(4))
 
     # changes
 
     def set_sign(self, slot: Slot, now_s: float) -> None:
         """Set the time of the last sign of life, or of the start."""
-        slot.since_s, slot.late = now_s, False
+        slot.since_s, slot.is_late = now_s, False
         for order in (self.starting, self.unreported, self.timely):
             order.pop(slot.index, None)
         if slot.queue:
@@ -160,23 +160,23 @@ class Slots:
             if not counts[0]:
                 del self.paces[slot.paced[0]]
             slot.paced = None
-        self.late.pop(slot.index, None)
+        self.late_slots.pop(slot.index, None)
         level = -inf if slot.pace_s is None else pace_level(slot.pace_s)
         if slot.open:
             self._enter(slot, self.free[len(slot.queue)], level, slot.node)
         if (due_s := self._due_s(slot)) < inf:
-            self._enter(slot, self.due, due_s)
+            self._enter(slot, self.idle_deadlines, due_s)
         repeatable = slot.repeatable
-        if slot.late:
+        if slot.is_late:
             if repeatable:
-                self.late[slot.index] = slot
+                self.late_slots[slot.index] = slot
         elif slot.built and slot.pace_s is not None:
             slot.paced = int(level), len(slot.queue)
             counts = self.paces[int(level)]
             counts[0] += 1
             counts[1] += slot.paced[1]
             if repeatable:
-                self._enter(slot, self.ends, slot.ends_s(repeatable[-1]))
+                self._enter(slot, self.expected_ends, slot.ends_s(repeatable[-1]))
 
     def _due_s(self, slot: Slot) -> float:
         allowed_s = slot.allowed_s(self._item_timeout_s) if slot.queue else self._idle_s if slot.built and slot.extra else None
@@ -191,7 +191,7 @@ class Slots:
         """Find the slots without a sign of life for so long."""
         while self.timely and now_s - (slot := first(self.timely)).since_s >= late_s:
             del self.timely[slot.index]
-            slot.late = True
+            slot.is_late = True
             self.sort(slot)
 
     def set_built(self, slot: Slot, node: str | None) -> None:
@@ -209,26 +209,26 @@ class Slots:
     def built(self) -> int:
         return len(self.packed)
 
-    def home_of(self, slot: Slot) -> int:
+    def home_slot(self, slot: Slot) -> int:
         """Place of a built actor in the order in which work is dealt."""
         return bisect_left(self.packed, (slot.node, slot.index))
 
-    def free_at(self, depth: int, home: int | None) -> Slot | None:
+    def free_slot(self, depth: int, home: int | None) -> Slot | None:
         """Slot of this place in `packed` if it is free, with so many queued work items."""
         if home is None or home >= len(self.packed):
             return None
-        slot = self.every[self.packed[home][1]]
+        slot = self.all_slots[self.packed[home][1]]
         return slot if len(slot.queue) == depth and slot.open else None
 
     def first_free(self, depth: int) -> Slot:
         """Slot that is dealt to first of those with so many queued work items."""
-        return self.every[int(self.free[depth][0][-1])]
+        return self.all_slots[int(self.free[depth][0][-1])]
 
     def first_paced(self) -> Slot | None:
         """Fastest slot of known pace without work."""
         idle_slots = self.free[0]
         place = bisect_left(idle_slots, (-inf, inf))
-        return self.every[int(idle_slots[place][-1])] if place < len(idle_slots) else None
+        return self.all_slots[int(idle_slots[place][-1])] if place < len(idle_slots) else None
 
     def works_of_faster(self, slot: Slot) -> int:
         """Number of waiting work items that faster actors will have finished before this one finishes another.
@@ -247,17 +247,17 @@ class Slots:
 
     def late_work(self) -> TrackedWork | None:
         """Work of a late actor that can be repeated."""
-        if not self.late:
+        if not self.late_slots:
             return None
-        slot = first(self.late)
+        slot = first(self.late_slots)
         return slot.queue[slot.repeatable[0] - 1].work
 
     def slow_work(self, slot: Slot, after_s: float) -> TrackedWork | None:
         """Work that is expected to end last of all that can be repeated, if its actor is slower than this and it ends after this time."""
         assert slot.pace_s is not None
-        if not self.ends or self.ends[-1][0] <= after_s:
+        if not self.expected_ends or self.expected_ends[-1][0] <= after_s:
             return None
-        slower_slot = self.every[int(self.ends[-1][1])]
+        slower_slot = self.all_slots[int(self.expected_ends[-1][1])]
         assert slower_slot.pace_s is not None
         if pace_level(slot.pace_s) > pace_level(slower_slot.pace_s) - FASTER_STEPS:
             return None
@@ -265,8 +265,8 @@ class Slots:
 
     def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
         """Next time, with its slot, of each kind: of `due`, of a start to report, if it `reports`, or of one that takes too long."""
-        if self.due:
-            yield self.due[0][0], int(self.due[0][1])
+        if self.idle_deadlines:
+            yield self.idle_deadlines[0][0], int(self.idle_deadlines[0][1])
         if self.built and reports and self.unreported:
             yield (slot := first(self.unreported)).since_s + PATIENCE_S, slot.index
         if not self.built and self.starting:

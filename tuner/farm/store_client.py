@@ -44,18 +44,18 @@ class Scopes:
     def __init__(self, target_graph: TargetGraph) -> None:
         self._structures = Structures(target_graph)
         names = [spec.name for spec in target_graph.operators]
-        self.whole = int(digest([target_graph.digest, self._structures.structure(0, len(names)), names])[:16], 16)
+        self.model_scope = int(digest([target_graph.digest, self._structures.structure(0, len(names)), names])[:16], 16)
 
     @cached_property
-    def every(self) -> NDArray[np.uint64]:
+    def all_scopes(self) -> NDArray[np.uint64]:
         """uint64: ascending."""
-        scopes = {int(structure, 16) for structure in self._structures.places()} | {self.whole}
+        scopes = {int(structure, 16) for structure in self._structures.places()} | {self.model_scope}
         return np.array(sorted(scopes), np.uint64)
 
-    def of(self, kind: str, payload: str) -> int:
+    def scope(self, kind: str, payload: str) -> int:
         """Scope of a task; a task without a plan is a segment without a structure, and has no results."""
         if kind not in ("operator", "segment"):
-            return self.whole
+            return self.model_scope
         structure = _STRUCTURE.search(payload)
         return int(structure[1], 16) if structure else 0
 
@@ -68,7 +68,7 @@ class StoreClient:
         conditions = Conditions(machine.name, machine.digest, spec.levels, origin.simulator, origin.runner, spec.repeats)
         self._store, self._folder, self._spec, self._say = PackStore(root, conditions), folder, spec, say
         self._scopes = Scopes(spec.target_graph)
-        stored_tasks = self._store.find_tasks(self._scopes.every)
+        stored_tasks = self._store.find_tasks(self._scopes.all_scopes)
         self.packed = stored_tasks.packed
         self._known_tasks = set(stored_tasks.keys)
         self._task_scopes: dict[str, int] = {}
@@ -116,7 +116,7 @@ class StoreClient:
             robust=robust,
         )
         try:
-            put_champions(self._store.folder, self._scopes.whole, champions)
+            put_champions(self._store.folder, self._scopes.model_scope, champions)
         except OSError as error:
             self._failed(error)
 
@@ -146,7 +146,7 @@ class StoreClient:
     def _read(self) -> None:
         """Read rows that the log has published and the store does not have yet."""
         for task, kind, payload in self._tasks():
-            self._task_scopes[task] = self._scopes.of(kind, payload)
+            self._task_scopes[task] = self._scopes.scope(kind, payload)
         for part in self._parts("log", _LOG):
             if (measured := self._measured(part)) is not None:
                 self._unsent.append(measured)
@@ -176,6 +176,6 @@ class StoreClient:
         scopes = np.array([self._task_scopes[name] if ok else 0 for name, ok in zip(names, usable, strict=True)], np.uint64)
         measured = Measured(scopes, words(names), values, boards)
         new = usable & np.array([key not in self._known_tasks for key in keys(measured)])
-        measured = measured.of(new)
+        measured = measured.select(new)
         self._known_tasks.update(keys(measured))
         return measured if len(measured.tasks) else None

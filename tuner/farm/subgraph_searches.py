@@ -33,29 +33,29 @@ class SearchedSubgraph:
     pieces: tuple[int, ...]
 
 
-def searches(opened: LoweredModel, run: str) -> tuple[SearchedSubgraph, ...]:
+def searches(lowered: LoweredModel, run: str) -> tuple[SearchedSubgraph, ...]:
     """Searches, one per distinct subgraph.  run: id of the whole run, also of the search if the model is one subgraph."""
-    if len(opened.target_graphs) == 1:
+    if len(lowered.target_graphs) == 1:
         return (SearchedSubgraph(run, (0,)),)
     groups: dict[str, list[int]] = {}
-    for k, target_graph in enumerate(opened.target_graphs):
+    for k, target_graph in enumerate(lowered.target_graphs):
         groups.setdefault(_structure(target_graph), []).append(k)
-    return tuple(SearchedSubgraph(f"{run}.{opened.names[members[0]]}", tuple(members)) for members in groups.values())
+    return tuple(SearchedSubgraph(f"{run}.{lowered.names[members[0]]}", tuple(members)) for members in groups.values())
 
 
 def _structure(target_graph: TargetGraph) -> str:
     return Structures(target_graph).structure(0, len(target_graph.operators))
 
 
-def search_weights(opened: LoweredModel, searches: Sequence[SearchedSubgraph]) -> list[int]:
+def search_weights(lowered: LoweredModel, searches: Sequence[SearchedSubgraph]) -> list[int]:
     """Cycles of each search's pieces layer by layer, summed over the levels.  Raises `InfeasibleError`."""
-    machine, weights = opened.machine, []
+    machine, weights = lowered.machine, []
     levels = {machine.granted(level): level for level in machine.contention}  # one level per grant
     for search in searches:
         k = search.pieces[0]
-        target_graph = opened.target_graphs[k]
+        target_graph = lowered.target_graphs[k]
         plans = {granted: default_plan(target_graph, level) for granted, level in levels.items()}
-        measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
+        measured = measure_plans(lowered.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
         weights.append(sum(measured_plan.timings[level].cycles for level, measured_plan in measured.items()) * len(search.pieces))
     return weights
 
@@ -69,8 +69,8 @@ def share_budget(count: int, weights: Sequence[int], minimum: int = 1) -> list[i
     return shares
 
 
-def write_searches(folder: AnyPath, opened: LoweredModel, searches: Sequence[SearchedSubgraph]) -> None:
+def write_searches(folder: AnyPath, lowered: LoweredModel, searches: Sequence[SearchedSubgraph]) -> None:
     """Write RUN/pieces.json, if there are several subgraphs: search in the log -> subgraphs that use its result."""
-    if len(opened.names) > 1:
-        rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in searches]
+    if len(lowered.names) > 1:
+        rows = [{"run": search.run, "pieces": [lowered.names[k] for k in search.pieces]} for search in searches]
         write_json(folder / FILE, {"version": 1, "searches": rows})

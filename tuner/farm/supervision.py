@@ -66,7 +66,7 @@ class Supervision:
     ) -> None:
         self._min_count = slots if min_count is None else min_count
         self._slots = Slots(item_timeout_s, idle_s)
-        self._slots.every += (Slot(index, extra=index >= self._min_count) for index in range(slots))
+        self._slots.all_slots += (Slot(index, extra=index >= self._min_count) for index in range(slots))
         self._absent = list(range(self._min_count, slots))  # heap of extra slots without an actor
         self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self.replaced = 0  # actors that replaced others, without extra ones
@@ -90,7 +90,7 @@ class Supervision:
     @property
     def names(self) -> list[str]:
         """Names of living actors."""
-        return [slot.name for slot in self._slots.every if slot.built]
+        return [slot.name for slot in self._slots.all_slots if slot.built]
 
     def counts(self) -> StaffCounts:
         """Counts of actors and of waiting work, from sizes of orders that are kept anyway."""
@@ -107,7 +107,7 @@ class Supervision:
     # events
 
     def begin(self, now_s: float) -> list[Action]:
-        for slot in self._slots.every[: self._min_count]:
+        for slot in self._slots.all_slots[: self._min_count]:
             self._start(slot, now_s)
         return self._take_actions(now_s)
 
@@ -116,7 +116,7 @@ class Supervision:
         self._wait(TrackedWork(work))
         return self._take_actions(now_s)
 
-    def heard(self, event: Event, now_s: float) -> list[Action]:
+    def handle(self, event: Event, now_s: float) -> list[Action]:
         """Handle an event; events of an actor that was replaced are ignored."""
         slot = self._slots_by_actor.get(event.actor)
         if slot is None:
@@ -142,7 +142,7 @@ class Supervision:
         if (due_s := self.due_s(now_s)) is None or due_s > 0:
             return []
         while (deadline := min(self._deadlines(), default=None)) is not None and deadline[0] < now_s:
-            slot = self._slots.every[deadline[1]]
+            slot = self._slots.all_slots[deadline[1]]
             if slot.leaves_s is not None and slot.leaves_s < now_s:
                 self._lose_actor(slot, "crash", LEAVES, True, now_s)
             elif slot.built and not slot.queue:
@@ -166,7 +166,7 @@ class Supervision:
     def _take_actions(self, now_s: float) -> list[Action]:
         self._assign(now_s)
         while self._absent and len(self._slots_by_actor) < self._unfinished:
-            self._start(self._slots.every[heappop(self._absent)], now_s)
+            self._start(self._slots.all_slots[heappop(self._absent)], now_s)
         actions, self._actions = self._actions, []
         return actions
 
@@ -219,7 +219,7 @@ class Supervision:
             return
         text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {reason}"
         if self._slots.built or self._slots.starting:
-            self._say(f"{text}; going on with {len(self._slots_by_actor)} of {len(self._slots.every)}")
+            self._say(f"{text}; going on with {len(self._slots_by_actor)} of {len(self._slots.all_slots)}")
         else:
             self._actions.append(GiveUp(FarmError(text)))
 
@@ -249,7 +249,7 @@ class Supervision:
             if job.work.kind.pure and not job.suspect:
                 took_s = max(SHORTEST_S, now_s - slot.begun_s)
                 self._usual_s = _newer(self._usual_s, took_s)
-                if job.work.kind.alike:
+                if job.work.kind.comparable:
                     slot.pace_s = _newer(slot.pace_s, took_s)
                 self._longest_s = max(self._longest_s, took_s)
             slot.queue.popleft()
@@ -257,7 +257,7 @@ class Supervision:
         else:
             slot.queue.remove(queued)
             self._slots.sort(slot)
-        if job.over:
+        if job.finished:
             return
         if job.item is not None:  # an item that is run alone crashes no other
             job.item, job.isolated_losses = None, 0
@@ -280,7 +280,7 @@ class Supervision:
             job.holders.remove(slot)
         for job in reversed(queue[1:] if not external else queue):
             self._requeue(job)
-        if queue and not external and not queue[0].over:
+        if queue and not external and not queue[0].finished:
             self._suspect(queue[0], slot.index, name, trying, status, reason)
         for holder in [holder for job in queue for holder in job.holders]:  # what it has is suspect, or can be repeated again
             self._slots.sort(holder)
@@ -300,7 +300,7 @@ class Supervision:
         self, head: TrackedWork, slot: int, name: str, trying: bytes | None, status: Literal["crash", "timeout"], reason: str
     ) -> None:
         """Suspect the work item that an actor was lost with."""
-        if trying is not None or head.tried is None:
+        if trying is not None or head.last_announced is None:
             head.shunned = slot
         if not head.work.kind.announces:
             self._retry(head, reason)
@@ -308,38 +308,38 @@ class Supervision:
         if not head.announces:
             self._say(f"{name} {'died' if status == 'crash' else 'gave no sign of life'}; what it did is done again item by item")
             head.announces = True
-        head.lost += 1
+        head.losses += 1
         if head.item is not None:
             head.isolated_losses += 1
             if head.isolated_losses >= DEATHS_ALONE:
                 if head.item not in self._blamed:  # another job may have been at it
                     self._blamed.add(head.item)
                     self._actions.append(Blame(head.item, status, DIED if status == "crash" else reason, head.isolated_losses - 1))
-                head.item, head.lost, head.isolated_losses = None, 0, 0
+                head.item, head.losses, head.isolated_losses = None, 0, 0
         elif trying is not None:
-            head.tried = trying
+            head.last_announced = trying
         self._requeue(head)
-        if head.lost >= LOST_MAX:
-            self._actions.append(GiveUp(FarmError(f"a job was lost with {head.lost} workers, and no item of it is at fault: {reason}")))
+        if head.losses >= LOST_MAX:
+            self._actions.append(GiveUp(FarmError(f"a job was lost with {head.losses} workers, and no item of it is at fault: {reason}")))
 
     def _retry(self, job: TrackedWork, reason: str) -> None:
-        job.lost += 1
-        if job.lost < job.work.kind.tries:
+        job.losses += 1
+        if job.losses < job.work.kind.tries:
             self._requeue(job)
         else:
             self._finish(job)
             self._actions.append(Failed(job.work.number, reason))
 
     def _finish(self, job: TrackedWork) -> None:
-        job.over = True
+        job.finished = True
         self._unfinished -= 1
 
     def _requeue(self, job: TrackedWork) -> None:
         """Requeue a job that no actor has any more."""
-        if job.over or job.holders:
+        if job.finished or job.holders:
             return
         if job.suspect:
-            job.item, job.tried = job.item or job.tried, None
+            job.item, job.last_announced = job.item or job.last_announced, None
             self._suspects.appendleft(job)
         else:
             self._wait(job)
@@ -368,14 +368,14 @@ class Supervision:
         """Give every suspect an idle actor, which has it to itself: in another slot than the last one, if there is one."""
         idle_slots = self._slots.free[0]
         for job in list(self._suspects) if idle_slots else ():
-            home = self._slots.free_at(0, job.work.home)
+            home = self._slots.free_slot(0, job.work.home)
             indices = [*([home.index] if home is not None else []), *(int(entry[-1]) for entry in idle_slots[:2])]
             index = next((index for index in indices if index != job.shunned or self._slots.built == 1), None)
             if index is not None:
                 self._suspects.remove(job)
                 if job.item in self._blamed:
                     job.item, job.isolated_losses = None, 0
-                self._send(self._slots.every[index], job, now_s)
+                self._send(self._slots.all_slots[index], job, now_s)
 
     def _assignment(self, depth: int, now_s: float) -> tuple[Slot, TrackedWork] | None:
         """Assignment to an actor with so many queued work items.
@@ -385,13 +385,13 @@ class Supervision:
         Jobs that faster actors will have finished earlier are skipped: a slow actor takes the least urgent jobs, or none, so as not to
         delay all others.
         """
-        slot = self._slots.free_at(depth, self._waiting[0].work.home)
+        slot = self._slots.free_slot(depth, self._waiting[0].work.home)
         if slot is None or self._slots.works_of_faster(slot):
             slot = self._slots.first_free(depth)
         if (position := self._slots.works_of_faster(slot)) >= len(self._waiting):
             return None
         job = self._waiting[position]
-        home = self._homes[self._slots.home_of(slot)]
+        home = self._homes[self._slots.home_slot(slot)]
         if (position := bisect_left(home, job.work.order, key=_order)) < len(home):
             job = home[position]
         follows = job.work.kind.follows and (job.work.until_s is None or job.work.until_s - now_s > 2 * self._longest_s)

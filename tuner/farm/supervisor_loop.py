@@ -40,7 +40,7 @@ class SupervisorLoop:
         """Handle events until now, or within `patience_s`.  Raises `FarmError` if it cannot continue, and exceptions of workers."""
         due_s = self.supervision.due_s(self.clock.monotonic_s())
         for event in self.actors.events(patience_s if due_s is None else max(0.0, min(patience_s, due_s))):
-            self._do(self.supervision.heard(event, self.clock.monotonic_s()))
+            self._do(self.supervision.handle(event, self.clock.monotonic_s()))
         # last: if this process was paused, actors with waiting events were not silent
         self._do(self.supervision.tick(self.clock.monotonic_s()))
 

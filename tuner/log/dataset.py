@@ -55,7 +55,7 @@ class Dataset:
         return sum(part.rows for part in self.parts)
 
     @property
-    def lost(self) -> int:
+    def lost_rows(self) -> int:
         """Number of lost rows: rows of parts that `repair` replaced by empty ones."""
         return max(0, self.count.rows - self.rows)
 
@@ -205,7 +205,7 @@ def check_version(schema: pa.Schema, folder: AnyPath) -> None:
 class DatasetWriter:
     """Writer of parts.  One writer per folder (ensured by the run's lock); `folder` and `tmp` on one file system.
 
-    columns: columns of existing rows to read, for `earlier`.  lost: number of missing rows.
+    columns: columns of existing rows to read, for `earlier`.  lost_rows: number of missing rows.
     """
 
     def __init__(self, folder: AnyPath, schema: pa.Schema, tmp: AnyPath, columns: Sequence[str] = ()) -> None:
@@ -216,14 +216,14 @@ class DatasetWriter:
                 leftover.remove()
         except OSError as error:
             raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
-        self._most = 0
+        self._most_rows = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
             existing = read_dataset(folder, folder.name, columns)
             assert existing.schema is not None
             if not existing.schema.equals(schema, check_metadata=True):
                 differ = sorted(set(map(str, existing.schema)) ^ set(map(str, schema))) or ["metadata"]
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
-            self.earlier, self._next, self._rows, self._most = existing.table, existing.end, existing.rows, existing.count.rows
+            self.earlier, self._next, self._rows, self._most_rows = existing.table, existing.end, existing.rows, existing.count.rows
             begin = folder.fsync  # a part renamed by a killed writer is counted from now on, and may not be on disk yet
         else:
             self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
@@ -245,14 +245,14 @@ class DatasetWriter:
         self.folder.parent.fsync()
 
     @property
-    def lost(self) -> int:
+    def lost_rows(self) -> int:
         """Number of lost rows; a resumed search measures them again first."""
-        return max(0, self._most - self._rows)
+        return max(0, self._most_rows - self._rows)
 
     @property
     def count(self) -> Count:
         """Entry of `parts.json`."""
-        return Count(self._next, max(self._most, self._rows))
+        return Count(self._next, max(self._most_rows, self._rows))
 
     def publish_table(self, table: pa.Table) -> None:
         """Publish the rows as one new part."""

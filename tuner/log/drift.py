@@ -32,9 +32,9 @@ class Drift:
     def __init__(self, earlier: Iterable[tuple[str | None, int | None]] = ()) -> None:
         self.first: dict[str, int] = {}
         for board, cycles in earlier:
-            self.of(board, cycles)
+            self.drift(board, cycles)
 
-    def of(self, board: str | None, canary_cycles: int | None) -> float | None:
+    def drift(self, board: str | None, canary_cycles: int | None) -> float | None:
         """Relative change of a canary to the board's first canary; None where the canary was not read."""
         if canary_cycles is None:
             return None

@@ -54,7 +54,7 @@ def read_rows(folder: AnyPath | Path | str, name: str, columns: Sequence[str] | 
 def read_table(folder: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Table of the dataset `name`; see `read_log`."""
     dataset = read_dataset(_dataset(folder, name), name, columns)
-    return Table(completed(dataset.table, name, columns), dataset.lost)
+    return Table(completed(dataset.table, name, columns), dataset.lost_rows)
 
 
 def each_part(folder: AnyPath | Path | str, name: str, columns: Sequence[str], first_part: int = 0) -> Iterator[pa.Table]:

@@ -189,14 +189,14 @@ class TaskRows:
     def __init__(self, rows: pa.Table, levels: int, selector_column: str | None = None) -> None:
         self.rows = rows if selector_column is None else rows.sort_by([(selector_column, "ascending"), ("level_index", "ascending")])
         self.levels = levels
-        self._first = pa.array(np.arange(0, len(rows), levels or 1))
+        self._first_rows = pa.array(np.arange(0, len(rows), levels or 1))
 
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self._first_rows)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Values of a column, one per task; names as texts."""
-        values = self.rows[name].take(self._first)
+        values = self.rows[name].take(self._first_rows)
         return values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
 
     def boards(self) -> NDArray[np.object_]:

@@ -47,7 +47,7 @@ class TaskNumbers:
         self._number = dict(zip(self._names, self.published.tolist(), strict=True))
         self._next = 0
 
-    def of(self, names: Sequence[str]) -> NDArray[np.int64]:
+    def assign(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Numbers of tasks; each task is asked for once.  Published tasks keep their number, others get the smallest free ones."""
         numbers = np.fromiter((self._number.get(name, -1) for name in names), np.int64, len(names))
         unnumbered = numbers < 0
@@ -68,14 +68,14 @@ class TaskNumbers:
 
     def names(self, ranges: Ranges) -> set[str]:
         """Names of the tasks published under these numbers."""
-        return {self._names[index] for index in np.flatnonzero(self._within(ranges)).tolist()}
+        return {self._names[index] for index in np.flatnonzero(self._in_ranges(ranges)).tolist()}
 
     def beyond(self, ranges: Ranges) -> dict[str, int]:
         """Tasks published under other numbers, and those numbers."""
-        places = np.flatnonzero(~self._within(ranges)).tolist()
+        places = np.flatnonzero(~self._in_ranges(ranges)).tolist()
         return {self._names[index]: int(self.published[index]) for index in places}
 
-    def _within(self, ranges: Ranges) -> NDArray[np.bool_]:
+    def _in_ranges(self, ranges: Ranges) -> NDArray[np.bool_]:
         """bool [published]."""
         edges = np.zeros(len(self.published) + 1, np.int64)
         for first, stop in np.searchsorted(self.published, np.array(ranges, np.int64).reshape(-1, 2)).tolist():

@@ -90,8 +90,8 @@ class _Chosen(NamedTuple):
     @property
     def places(self) -> NDArray[np.bool_]:
         """bool [measurements]."""
-        opened = self.opened
-        return self.tasks if len(opened.places) == opened.measured else _mask(opened.places[self.tasks], opened.measured)
+        batch = self.opened
+        return self.tasks if len(batch.places) == batch.measured else _mask(batch.places[self.tasks], batch.measured)
 
 
 class RunLog:
@@ -140,15 +140,15 @@ class RunLog:
     def lost(self) -> dict[str, int]:
         """Lost rows by dataset, from damaged parts that were repaired."""
         with self._publishing:
-            return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
+            return {writer.folder.name: writer.lost_rows for writer in (self._tasks, self._rows) if writer.lost_rows}
 
-    def append(self, opened: OpenedBatch, tasks: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+    def append(self, batch: OpenedBatch, tasks: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
         """Append the tasks of a batch with indices `tasks` and these numbers; returns how many were new."""
         self._raise_failure()
         earlier = self.numbers.published
         new = tasks if not len(earlier) else tasks[is_new := ~np.isin(seqs, earlier)]
         with self._lock:
-            names, unknown = opened.names, list[int]()
+            names, unknown = batch.names, list[int]()
             for task in tasks.tolist():
                 if names[task] not in self._known_tasks:
                     self._known_tasks.add(names[task])
@@ -156,10 +156,10 @@ class RunLog:
             if not self._pending_rows:
                 self._oldest_s = self._clock.monotonic_s()
             if unknown:
-                self._new_tasks.append(_Chosen(opened, _mask(unknown, len(names)), seqs[:0]))
+                self._new_tasks.append(_Chosen(batch, _mask(unknown, len(names)), seqs[:0]))
             if len(new):
-                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is tasks else seqs[is_new]))
-                self._pending_rows += len(new) * opened.batch.levels
+                self._new_rows.append(_Chosen(batch, _mask(new, len(names)), seqs if new is tasks else seqs[is_new]))
+                self._pending_rows += len(new) * batch.batch.levels
         if self._pending_rows >= PUBLISH_ROWS:
             self._publish_aside()
         return len(new)
@@ -241,7 +241,7 @@ def _drift_columns(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, p
     canaries = columns["canary_cycles"]
     if canaries.null_count == len(canaries):
         return {"drift": pa.nulls(len(canaries), pa.float64()), "drifted": pa.repeat(False, len(canaries))}
-    drifts = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
+    drifts = [drift.drift(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
     return {"drift": pa.array(drifts, pa.float64()), "drifted": pa.array([drifted(board_drift) for board_drift in drifts])}
 
 

@@ -55,13 +55,13 @@ class MeasureBudget:
         self.measurer, self.listeners, self.limit = measurer, listeners, limit
         self.programs: set[str] = set()
         self.readings = 0
-        self._counted: set[str] = set()
+        self._counted_tasks: set[str] = set()
 
     def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
         """One measurement per request, in the same order.  Raises `BudgetExhausted`."""
         measurements: list[Measurement] = []
         while True:
-            if self._spent():
+            if self._is_spent():
                 raise BudgetExhausted
             part = requests[len(measurements) :]
             if not part:
@@ -75,15 +75,15 @@ class MeasureBudget:
                 self._count(measurement)
                 for listener in self.listeners:
                     listener.heard(request, measurement)
-                if (self.limit.deadline is not None or self.limit.readings is not None) and self._spent():
+                if (self.limit.deadline is not None or self.limit.readings is not None) and self._is_spent():
                     raise BudgetExhausted
 
     def _count(self, measurement: Measurement) -> None:
-        if self.limit.cost is not None and measurement.task and measurement.task not in self._counted:
-            self._counted.add(measurement.task)
+        if self.limit.cost is not None and measurement.task and measurement.task not in self._counted_tasks:
+            self._counted_tasks.add(measurement.task)
             self.readings += self.limit.cost(measurement)
 
-    def _spent(self) -> bool:
+    def _is_spent(self) -> bool:
         limit = self.limit
         if limit.programs is not None and len(self.programs) >= limit.programs:
             return True

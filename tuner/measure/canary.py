@@ -20,7 +20,7 @@ class Canary:
     program: Encoded | None
     level: str
     readings: int = 5
-    said: BoardSaid = NOTHING_SAID
+    board: BoardSaid = NOTHING_SAID
     _read: int = field(default=0, init=False)  # readings of other programs since the last look
     _looks: int = field(default=0, init=False)
 
@@ -30,5 +30,5 @@ class Canary:
             self._looks = 1 + self._read // EVERY
             cycles = [] if self.program is None else [self.bench.once(self.program, self.level).cycles for _ in range(self.readings)]
             read = [reading for reading in cycles if reading is not None]
-            self.said = BoardSaid(*self.bench.identity(), round(median(read)) if read else None)
+            self.board = BoardSaid(*self.bench.identity(), round(median(read)) if read else None)
         self._read += readings

@@ -248,7 +248,7 @@ class Evaluator:
         if (measurement := self.published.get(task)) is not None:
             return replace(measurement, payload=payload, features=raw)
         stored_result = None if self.memo is None else self.memo.find(task, self.said)
-        if self.memo is not None and stored_result is not None and not self.memo.again(request, task, stored_result.values):
+        if self.memo is not None and stored_result is not None and not self.memo.must_measure(request, task, stored_result.values):
             return Measurement("ok", None, task, payload, raw, stored_result.values, stored_result.pack)
         measured = self._timed(timed, operators, task, payload, raw)
         if self.memo is not None:
@@ -265,5 +265,5 @@ class Evaluator:
         if isinstance(values, Reading):
             return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, raw)
         fits = values[:, _CYCLES] > 0
-        values[:, _ROOFLINE] = [self._roofline.of(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
+        values[:, _ROOFLINE] = [self._roofline.bound(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
         return Measurement("ok", None, task, payload, raw, values)

@@ -74,17 +74,17 @@ def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
     )
 
 
-def work_lines(opened: LoweredModel) -> list[str]:
+def work_lines(lowered: LoweredModel) -> list[str]:
     """Lines: changes of the model, a warning if the host has the larger part, cost of grouped convolutions, host nodes."""
-    share = mac_share(opened.part).share
+    share = mac_share(lowered.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
-    return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]
+    return [*lowered.notes, *warning, *([] if lowered.grouped is None else [lowered.grouped.line()]), *host_lines(host_nodes(lowered.part))]
 
 
-def check_share(opened: LoweredModel, minimum: float | None) -> None:
+def check_share(lowered: LoweredModel, minimum: float | None) -> None:
     """Raise `InfeasibleError` if the NPU's share of the multiply-accumulates is below `minimum` or unknown."""
-    share = mac_share(opened.part)
+    share = mac_share(lowered.part)
     if minimum is None or (share.share is not None and share.share >= minimum):
         return
-    largest_groups: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
-    raise InfeasibleError("; ".join([f"--min-npu-share {minimum:g}: {opened.name} on {opened.machine.name}: {share}", *largest_groups]))
+    largest_groups: Sequence[str] = host_lines(host_nodes(lowered.part))[:1]
+    raise InfeasibleError("; ".join([f"--min-npu-share {minimum:g}: {lowered.name} on {lowered.machine.name}: {share}", *largest_groups]))

@@ -52,7 +52,8 @@ def _fill(
 
     slot: int32 [edges], flag of every edge.  word: entries.  Per queue, int64 [queues]: limit, end of its room; previous_end, end of its
     previous entries; cursor, position of its next entry; changed_entry, position of its first changed entry (-1: none so far).
-    cursors, slots_from: see `Entries`; written from row `row` on, one row per `EVERY` instructions.  Returns the next row, or -1 without enough room.
+    cursors, slots_from: see `Entries`; written from row `row` on, one row per `EVERY` instructions.
+    Returns the next row, or -1 without enough room.
     """
     words, nexts, edge_begins, slots = pointer(word), pointer(set_next), pointer(edge_start), pointer(slot)
     room_ends, previous_ends, positions, first_changed = pointer(limit), pointer(previous_end), pointer(cursor), pointer(changed_entry)

@@ -81,7 +81,7 @@ class Npu:
     @property
     def said(self) -> BoardSaid:
         """Board of the last measurement."""
-        return NOTHING_SAID if self.canary is None else self.canary.said
+        return NOTHING_SAID if self.canary is None else self.canary.board
 
     def simulated(self, plan: Plan) -> NDArray[np.int64] | Infeasible:
         """Times of a program by the simulator only, on the machine as described."""

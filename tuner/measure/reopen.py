@@ -20,17 +20,17 @@ def open_tuned(run: Path) -> tuple[LoweredModel, SavedSource]:
     saved = read_source(LocalPath(run))
     if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
-    opened = open_network(saved.source)
-    digest = opened.digest
+    lowered = open_network(saved.source)
+    digest = lowered.digest
     if digest != saved.model_digest:
         raise BadInputError(f"{saved.source.model}: changed since the run (digest {digest}, the run tuned {saved.model_digest})")
     identity = run / IDENTITY
     if identity.is_file():
         recorded = read_json(identity)
         machine = recorded.get("machine_digest") if isinstance(recorded, dict) else None
-        if machine != opened.machine.digest:
-            raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {opened.machine.digest}")
-    return opened, saved
+        if machine != lowered.machine.digest:
+            raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {lowered.machine.digest}")
+    return lowered, saved
 
 
 def read_plans(folder: Path, machine: Machine) -> dict[str, Plan]:

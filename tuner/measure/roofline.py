@@ -38,9 +38,9 @@ class Roofline:
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Roofline cycles of operators [start, stop) alone."""
-        return self.of(range(start, stop), level)
+        return self.bound(range(start, stop), level)
 
-    def of(self, operators: Sequence[int], level: str) -> int:
+    def bound(self, operators: Sequence[int], level: str) -> int:
         """Roofline cycles of some operators, ascending, alone."""
         key = tuple(operators), level
         if key not in self._bounds:

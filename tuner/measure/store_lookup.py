@@ -46,28 +46,28 @@ class Memo:
     """Stored results.  packed: columns of `STORED`.  exact: whether repeated measurements are equal, as with the simulator; else boards
     must match.
 
-    refused: packs that are not used.
+    refused_packs: packs that are not used.
     """
 
     def __init__(self, packed: bytes, levels: int, exact: bool) -> None:
         columns = from_bytes(packed, STORED)
         tasks = columns["task"].reshape(-1, 2)
-        self._first, self._second = np.ascontiguousarray(tasks[:, 0]), tasks[:, 1]
+        self._first_words, self._second_words = np.ascontiguousarray(tasks[:, 0]), tasks[:, 1]
         self._values = columns["values"].reshape(-1, levels, len(RESULTS))
         self._pack, self._packs, self._exact = columns["pack"], columns.texts("packs"), exact
         self._boards = None if exact else list(zip(*map(columns.texts, BOARD), strict=True))
         self._best = [(NEVER, "")] * levels  # cycles and task, as champions are compared
-        self.refused: set[str] = set()
+        self.refused_packs: set[str] = set()
         self.differing: list[tuple[str, str]] = []
 
     def find(self, task: str, board: BoardSaid) -> Hit | None:
         """Stored result of a task.  board: board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
-        index = int(np.searchsorted(self._first, np.uint64(first)))
-        while index < len(self._first) and self._first[index] == first:
-            if self._second[index] == second and (self._boards is None or self._is_from_board(index, board)):
+        index = int(np.searchsorted(self._first_words, np.uint64(first)))
+        while index < len(self._first_words) and self._first_words[index] == first:
+            if self._second_words[index] == second and (self._boards is None or self._is_from_board(index, board)):
                 pack = self._packs[self._pack[index]]
-                return None if pack in self.refused else Hit(self._values[index].copy(), pack)
+                return None if pack in self.refused_packs else Hit(self._values[index].copy(), pack)
             index += 1
         return None
 
@@ -75,7 +75,7 @@ class Memo:
         assert self._boards is not None
         return board.board is not None and self._boards[index] == tuple(getattr(board, name) for name in BOARD)
 
-    def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
+    def must_measure(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether a request is measured although a result is stored."""
         if checked(task):
             return True
@@ -91,7 +91,7 @@ class Memo:
             ranks = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
             self._best = list(map(min, self._best, ranks))
         if hit is not None and not self._is_equal(values, hit.values):
-            self.refused.add(hit.pack)
+            self.refused_packs.add(hit.pack)
             self.differing.append((hit.pack, task))
 
     def _is_equal(self, values: NDArray[np.int64] | None, stored_values: NDArray[np.int64]) -> bool:

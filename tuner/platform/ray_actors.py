@@ -239,7 +239,7 @@ class RayActors:
     def _drained(self, built: Sequence[Actor]) -> Iterator[Draining]:
         """Actors whose node will leave: those of nodes that were told since, and those just built."""
         assert self._drains is not None
-        seconds_left = self._drains.leaving
+        seconds_left = self._drains.leave_times
         news = seconds_left.keys() - self._reported_nodes
         self._reported_nodes |= news
         for node, count in Counter(running.node for running in self._running.values() if running.node in news).items():

@@ -68,7 +68,7 @@ class Watch:
 
     def __init__(self, head: str, raylet: str, say: Say = terminal.say) -> None:
         host, _, port = head.rpartition(":")
-        self._at, self._head, self._say = (host.strip("[]"), int(port)), head, say
+        self._address, self._head, self._say = (host.strip("[]"), int(port)), head, say
         self._raylet = socket.socket(socket.AF_UNIX)  # silent until the other end is closed
         self._raylet.setblocking(False)
         self._raylet.connect(raylet)
@@ -81,7 +81,7 @@ class Watch:
         self._stop.set()
         self._raylet.close()
 
-    def gone(self) -> str | None:
+    def loss(self) -> str | None:
         """Description of the part that does not answer any more, else None."""
         if self._head_gone:
             return f"its head at {self._head} does not answer"
@@ -95,11 +95,11 @@ class Watch:
 
     def answers(self) -> bool:
         """Whether head and raylet answer now: a call to a silent head would wait until Ray ends the process."""
-        return self.gone() is None and self._head_answers()
+        return self.loss() is None and self._head_answers()
 
     def _head_answers(self) -> bool:
         try:
-            socket.create_connection(self._at, timeout=CONNECT_S).close()
+            socket.create_connection(self._address, timeout=CONNECT_S).close()
         except OSError:
             return False
         return True
@@ -136,7 +136,7 @@ class Connection:
 
     def check(self) -> None:
         """Raise `ClusterGoneError` if Ray has ended under this driver."""
-        if self.watch is not None and (loss := self.watch.gone()):
+        if self.watch is not None and (loss := self.watch.loss()):
             raise ClusterGoneError(f"the Ray cluster went away ({loss}); what was measured is kept, --resume goes on with it")
 
     def close(self) -> None:

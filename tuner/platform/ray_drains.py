@@ -12,13 +12,13 @@ ASK_S = 1.0
 
 
 class DrainWatch:
-    """Watch.  leaving: monotonic time at which a node leaves, by its id; inf without a deadline.
+    """Watch.  leave_times: monotonic time at which a node leaves, by its id; inf without a deadline.
 
     A thread asks the head, whose answer may never come.  No public function of Ray has the list; its own Train asks the same one.
     """
 
     def __init__(self) -> None:
-        self.leaving: dict[str, float] = {}
+        self.leave_times: dict[str, float] = {}
         self._stop = threading.Event()
         threading.Thread(target=self._watch, name="drain-watch", daemon=True).start()
 
@@ -34,4 +34,4 @@ class DrainWatch:
             # by this computer's clock: where clocks differ, a node leaves earlier or later than said, as it may in any case
             left_s = {node: inf if not end_ms else max(0.0, end_ms / 1000 - time.time()) for node, end_ms in deadlines.items()}
             now_s = time.monotonic()
-            self.leaving = {node: self.leaving.get(node, now_s + seconds) for node, seconds in left_s.items()}
+            self.leave_times = {node: self.leave_times.get(node, now_s + seconds) for node, seconds in left_s.items()}

@@ -42,8 +42,8 @@ class ServedPage(ThreadingHTTPServer):
 
     def __init__(self, port: int, page: Callable[[], str], values: Mapping[str, Callable[[], Any]]) -> None:
         super().__init__((LOOPBACK, port), _Handler)
-        self.cached = {path: _Cached("application/json", partial(_json, make)) for path, make in values.items()}
-        self.cached["/"] = _Cached("text/html; charset=utf-8", partial(_page, page))
+        self.pages = {path: _Cached("application/json", partial(_json, make)) for path, make in values.items()}
+        self.pages["/"] = _Cached("text/html; charset=utf-8", partial(_page, page))
 
 
 def _page(make: Callable[[], str]) -> str:
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         # DNS rebinding: another site's page would send its own host name
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
-        elif (entry := self.server.cached.get(self.path)) is None:
+        elif (entry := self.server.pages.get(self.path)) is None:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
             text = entry.text()

@@ -23,8 +23,8 @@ def progress_json(run: RunEntry) -> dict[str, Any]:
     """Progress of a run as JSON.  Raises `BadInputError` for an unreadable log."""
     progress, farm = read_progress(run), read_farm_progress(run, REAL.clock)
     return {
-        "run": run.identity["run"], "state": run.state, "programs": progress.programs, "of": progress.of, "tasks": progress.tasks,
-        "readings": progress.readings, "of_readings": progress.of_readings, "boards": progress.boards, "drifted_rows": progress.drifted,
+        "run": run.identity["run"], "state": run.state, "programs": progress.programs, "of": progress.budget, "tasks": progress.tasks,
+        "readings": progress.readings, "of_readings": progress.readings_budget, "boards": progress.boards, "drifted_rows": progress.drifted,
         "failures": progress.failures, "best_cycles": progress.best, "first_cycles": progress.first, "baseline_cycles": baseline_of(run),
         "last_row_age_s": log_age_s(progress), "left_s": progress.left_s if run.state == "running" else None, "lost_rows": progress.lost,
         **farm.to_json(),
@@ -37,8 +37,8 @@ def progress_rows(run: RunEntry, progress: RunProgress, farm: FarmProgress) -> d
     rows["tasks measured"] = progress.tasks
     rows["readings"] = (
         f"{progress.readings:,}"
-        if progress.of_readings is None
-        else f"{progress.readings:,} of {progress.of_readings:,}, finals and canary beside"
+        if progress.readings_budget is None
+        else f"{progress.readings:,} of {progress.readings_budget:,}, finals and canary beside"
     )
     if progress.boards:
         rows["board"] = ", ".join(progress.boards)
@@ -87,7 +87,7 @@ def log_age_s(progress: RunProgress) -> float | None:
 
 
 def programs_text(progress: RunProgress) -> str:
-    return f"{progress.programs:,}" if progress.of is None else f"{progress.programs:,} of {progress.of:,}"
+    return f"{progress.programs:,}" if progress.budget is None else f"{progress.programs:,} of {progress.budget:,}"
 
 
 def time_text(seconds: float) -> str:

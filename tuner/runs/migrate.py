@@ -32,21 +32,21 @@ Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 class MigrationStep(NamedTuple):
     """Step from one version of a dataset to the next: columns are renamed, then added, then dropped.
 
-    renamed: old name -> new one.  added: name -> one value for all rows, or a function of the table so far.  Order, types, units and the
-    version number follow from today's schema.
+    renamed: old name -> new one.  new_columns: name -> one value for all rows, or a function of the table so far.
+    Order, types, units and the version number follow from today's schema.
     """
 
     renamed: Mapping[str, str] = {}
-    added: Mapping[str, Value] = {}
-    dropped: tuple[str, ...] = ()
+    new_columns: Mapping[str, Value] = {}
+    dropped_columns: tuple[str, ...] = ()
 
-    def of(self, table: pa.Table) -> pa.Table:
+    def migrate(self, table: pa.Table) -> pa.Table:
         """Rows of `table`, one version later."""
         table = table.rename_columns([self.renamed.get(name, name) for name in table.column_names])
-        for name, value in self.added.items():
+        for name, value in self.new_columns.items():
             column = value(table) if callable(value) else pa.array([value] * table.num_rows)
             table = table.append_column(name, column)
-        return table.drop_columns(list(self.dropped))
+        return table.drop_columns(list(self.dropped_columns))
 
 
 Steps = Mapping[str, Mapping[int, MigrationStep]]
@@ -76,10 +76,10 @@ STEPS: Steps = {
     "tasks": dict.fromkeys(range(1, SCHEMA_VERSION), MigrationStep()),
     "log": dict.fromkeys(range(1, SCHEMA_VERSION), MigrationStep())
     | {
-        2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
-        3: MigrationStep(added=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
+        2: MigrationStep(new_columns={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
+        3: MigrationStep(new_columns=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
         4: MigrationStep(
-            added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _no_drift},
+            new_columns={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _no_drift},
         ),
     },
 }
@@ -147,7 +147,7 @@ def _walked(folder: AnyPath, name: str, path: list[MigrationStep], schema: pa.Sc
     for number in part_numbers(folder):
         table = _read(folder, number)
         for step in path:
-            table = step.of(table)
+            table = step.migrate(table)
         table = completed(table, name, None)
         index = table.column_names.index("schema_version") if "schema_version" in table.column_names else -1
         if index >= 0:

@@ -56,10 +56,10 @@ def mirror_place(url: str) -> RemotePath:
 
 
 class Mirror:
-    """Copier of `folder`, which has an identity, to `to`, which may hold an earlier state.  datasets, files: names and globs, in order.
+    """Copier of `folder`, which has an identity, to `target`, which may hold an earlier state.  datasets, files: names and globs, in order.
 
-    Raises `BadInputError` if `to` cannot be written, or holds something else.  A context manager: on leaving it copies the remaining files
-    and raises `MirrorError` on failure.
+    Raises `BadInputError` if `target` cannot be written, or holds something else.  A context manager: on leaving it copies the
+    remaining files and raises `MirrorError` on failure.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Mirror:
         datasets: tuple[str, ...] = RUN_DATASETS,
         files: tuple[str, ...] = RUN_FILES,
     ) -> None:
-        self.folder, self.to, self._clock, self._say = folder, to, world.clock, say
+        self.folder, self.target, self._clock, self._say = folder, to, world.clock, say
         self._datasets, self._files = datasets, files
         self._next = dict.fromkeys(datasets, 0)
         self._copied: dict[str, tuple[int, int]] = {}
@@ -105,37 +105,37 @@ class Mirror:
                 reason = _line(error)
             if last < TRIES - 1:
                 self._clock.sleep(POLL_S * 2**last)
-        raise MirrorError(f"--mirror {self.to}: not all of {self.folder} is there: {reason}; --resume copies the rest")
+        raise MirrorError(f"--mirror {self.target}: not all of {self.folder} is there: {reason}; --resume copies the rest")
 
     def _step(self) -> float:
         try:
             self._copy()
         except _FAILS as error:
             if not self._failing:
-                self._say(f"--mirror {self.to}: cannot be written, will be tried again: {_line(error)}")
+                self._say(f"--mirror {self.target}: cannot be written, will be tried again: {_line(error)}")
             self._failing, self._wait_s = True, min(MOST_S, self._wait_s * 2)
         else:
             if self._failing:
-                self._say(f"--mirror {self.to}: is written again")
+                self._say(f"--mirror {self.target}: is written again")
             self._failing, self._wait_s = False, POLL_S
         return self._wait_s
 
     def _adopt(self) -> None:
         """Continue an existing copy, if it is an earlier state of this folder."""
-        if not (self.to / IDENTITY).is_file():
+        if not (self.target / IDENTITY).is_file():
             return
-        identity, copied = read_json(self.folder / IDENTITY), read_json(self.to / IDENTITY)
+        identity, copied = read_json(self.folder / IDENTITY), read_json(self.target / IDENTITY)
         if copied != identity:
             owner = copied.get("run") if isinstance(copied, dict) else "something else"
-            raise BadInputError(f"--mirror {self.to}: holds {owner}; give another")
+            raise BadInputError(f"--mirror {self.target}: holds {owner}; give another")
         for name in self._datasets:
             numbers = part_numbers(self.folder / name)
-            sizes = _sizes(self.to / name)
+            sizes = _sizes(self.target / name)
             parts = {part for part in sizes if not part.startswith(".")}
             # part 0 has no rows; a session without results removes its own
             if unknown := sorted(parts - {part_name(number) for number in (0, *numbers)}):
                 raise BadInputError(
-                    f"--mirror {self.to}: holds {name}/{unknown[0]} of {copied['run']}, {self.folder} does not; give another"
+                    f"--mirror {self.target}: holds {name}/{unknown[0]} of {copied['run']}, {self.folder} does not; give another"
                 )
             for number in numbers:
                 part = part_name(number)
@@ -170,7 +170,7 @@ class Mirror:
 
     def _write(self, name: str, data: bytes) -> None:
         """Write a file atomically."""
-        target = self.to / name
+        target = self.target / name
         target.parent.mkdir(parents=True, exist_ok=True)
         put_atomically(target, [data])
 

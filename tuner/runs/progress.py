@@ -32,7 +32,7 @@ class RunProgress:
 
     best: level -> cycles of the best program so far.  first: level -> cycles of the first program.
     last_row: time of the newest row, or None.
-    of: budget, a number of programs.  of_readings: budget, a number of readings.  None for another kind of budget.
+    budget: budget, a number of programs.  readings_budget: budget, a number of readings.  None for another kind of budget.
     left_s: remaining seconds at the pace of the last programs; None if unknown.
     lost: number of published rows that are missing now.
     readings: number of readings, without canary and finals.
@@ -45,20 +45,20 @@ class RunProgress:
     best: dict[str, int]
     first: dict[str, int]
     last_row: datetime | None
-    of: int | None
+    budget: int | None
     left_s: float | None
     lost: int = 0
     readings: int = 0
-    of_readings: int | None = None
+    readings_budget: int | None = None
     boards: tuple[str, ...] = ()
     drifted: int = 0
 
     @property
     def share(self) -> float:
         """Used share of the budget; 0 for a budget of time."""
-        if self.of:
-            return self.programs / self.of
-        return self.readings / self.of_readings if self.of_readings else 0.0
+        if self.budget:
+            return self.programs / self.budget
+        return self.readings / self.readings_budget if self.readings_budget else 0.0
 
 
 class _Programs(NamedTuple):
@@ -97,7 +97,15 @@ def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
     program_budget, reading_budget, _ = budget_of(run.path)
     if log is None:
         return RunProgress(
-            programs=0, tasks=0, failures={}, best={}, first={}, last_row=None, of=program_budget, left_s=None, of_readings=reading_budget
+            programs=0,
+            tasks=0,
+            failures={},
+            best={},
+            first={},
+            last_row=None,
+            budget=program_budget,
+            left_s=None,
+            readings_budget=reading_budget,
         )
     table, lost_rows = log
     copies = subgraph_copies(run.path)
@@ -120,11 +128,11 @@ def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
         best={level: best for level, (_, best) in complete_ends.items()},
         first={level: first for level, (first, _) in complete_ends.items()},
         last_row=last_row,
-        of=program_budget,
+        budget=program_budget,
         left_s=_left_s(programs.time_us, programs_left),
         lost=lost_rows,
         readings=readings,
-        of_readings=reading_budget,
+        readings_budget=reading_budget,
         boards=board_names(table),
         drifted=sum(chunk.true_count for chunk in table["drifted"].chunks),
     )

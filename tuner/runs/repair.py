@@ -45,7 +45,7 @@ def lost_rows(run: AnyPath | Path | str) -> dict[str, int]:
     """Number of lost rows by dataset, for datasets with any."""
     run = place(run)
     counts, _ = _counts(run)
-    losses = {name: examine(run / name, name, (), counts).lost for name in DATASETS}
+    losses = {name: examine(run / name, name, (), counts).lost_rows for name in DATASETS}
     return {name: count for name, count in losses.items() if count}
 
 
@@ -197,7 +197,7 @@ def _rows(log: Dataset, tasks: Dataset) -> list[Fault]:
         return faults
     rows = log.table
     missing = rows.filter(pc.invert(pc.is_in(rows["task"], value_set=tasks.table["task"].combine_chunks())))
-    if missing.num_rows and pc.count_distinct(missing["task"]).as_py() > tasks.lost:
+    if missing.num_rows and pc.count_distinct(missing["task"]).as_py() > tasks.lost_rows:
         faults.append(Fault("log", f"{missing.num_rows} rows name a task that is not in tasks/"))
     ok = pc.equal(rows["status"].cast(pa.string()), "ok")
     for name in RESULTS:

@@ -21,13 +21,13 @@ INDEX_MARK = PartMark("index", 0)  # mark in the table's file, as in a part of a
 class SweepProgress:
     """Progress of a sweep.  runs: number of cells by state of the table (done, unconfirmed, failed, waiting).
 
-    begun: started runs, which the table still calls waiting: running ones, or unfinished ones if it is unknown whether they run.
+    begun_runs: started runs, which the table still calls waiting: running ones, or unfinished ones if it is unknown whether they run.
     left_s: seconds until all runs are done with as many at once as now; None if unknown, or if the sweep does not run.
     """
 
     state: State
     runs: dict[str, int]
-    begun: tuple[tuple[RunEntry, RunProgress], ...]
+    begun_runs: tuple[tuple[RunEntry, RunProgress], ...]
     left_s: float | None
 
     @property
@@ -35,7 +35,7 @@ class SweepProgress:
         return sum(self.runs.values())
 
     @property
-    def ended(self) -> int:
+    def ended_count(self) -> int:
         """Number of complete runs."""
         return sum(self.runs[state] for state in ENDED)
 

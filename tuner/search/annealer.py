@@ -32,7 +32,7 @@ class Annealer:
         self._kind: list[int] = []
         self._prices: list[float] = []
         self._moved: list[int] = []
-        self._first, self._option = self._runs()
+        self._first_option, self._option = self._runs()
         self._cores = core_masks([tail[_CORES] for tail in self._tails])
 
     def expected(self, genome: Genome) -> float:
@@ -56,7 +56,8 @@ class Annealer:
         if noise:
             prices *= np.exp(rng.normal(0.0, noise, len(prices)))
         cores = np.concatenate((self._cores, core_masks([gene.cores for gene in genome])))
-        choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.target_graph))
+        edges = kernel_edges(self.target_graph)
+        choices = Choices(EVERY_LENGTH, self._first_option, self._option, prices[kind], moved[kind], cores, *edges)
         starts = np.array([gene.start for gene in genome], np.int64)
         tails = np.arange(tail_count, tail_count + len(genome))
         _, starts, tails = anneal(choices, starts, tails, rng.random((steps, DRAWS)), self.port, self.delay)

@@ -28,7 +28,7 @@ _NEAR = 0.005  # least predicted gain over the cheapest measured segmentation
 class Bootstrap:
     """Segmentations of every level: by prediction, and by measured segments.
 
-    covers: a search per group of levels with equal grants.  asked: its measured genes.
+    covers: a search per group of levels with equal grants.  proposed: its measured genes.
     """
 
     def __init__(self, context: SearchContext) -> None:
@@ -46,14 +46,14 @@ class Bootstrap:
         self.covers = [
             SegmentationSearch(context.target_graph, [levels[index] for index in group], predict) for group in context.table.groups
         ]
-        self.asked = [set[Gene]() for _ in self.covers]
+        self.proposed = [set[Gene]() for _ in self.covers]
 
     def measured(self) -> Asking[list[Genome]]:
         """Measure the segments of the cheapest segmentations, plain and sliding; returns the cheapest measured ones."""
         context, genomes = self.context, dict[int, Genome]()
         self._cheapest(genomes, SegmentationSearch.cheapest)  # a fallback, if no segment of some operator fits
         for _ in range(_ROUNDS):
-            new = [self._open(covers, proposed) for covers, proposed in zip(self.covers, self.asked, strict=True)]
+            new = [self._open(covers, proposed) for covers, proposed in zip(self.covers, self.proposed, strict=True)]
             if not any(new):
                 break
             allowed = [

@@ -122,7 +122,7 @@ def _with_new_features(
     for gene, raw in zip(genes, raws, strict=True):
         if raw is not None:
             look = context.table.structures.structure(gene.start, gene.stop), scale_features(raw).tobytes()
-            if look not in context.table.seen:
+            if look not in context.table.plan_keys:
                 distinct.setdefault(look, (gene, raw))
     return list(distinct.values())
 

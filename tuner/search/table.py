@@ -33,7 +33,7 @@ def cost_after_border(cycles: float, border: float) -> float:
 class SegmentTable:
     """Measured segments.  cycles: key -> int64 [levels], `NEVER` at levels that it does not fit, or None where it does not fit the machine.
 
-    moved_bytes: key -> to and from DDR.  seen: (structure, features), float32, scaled, as bytes.
+    moved_bytes: key -> to and from DDR.  plan_keys: (structure, features), float32, scaled, as bytes.
     fastest: structure -> up to `WAYS` fastest forms with different features that fit every level: (mean logarithm of the cycles, features,
     cycles); of equal features the first counts.
     groups: indices of levels with equal grants (`tuner.measure.grants`); None: all equal.
@@ -45,11 +45,11 @@ class SegmentTable:
         self.operators = len(structures.target_graph.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
-        self.seen: dict[tuple[str, bytes], None] = {}
+        self.plan_keys: dict[tuple[str, bytes], None] = {}
         self.fastest: dict[str, tuple[Way, ...]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
-        self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
+        self._singles: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
         self._operators = [structures.structure(k, k + 1) for k in range(self.operators)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = float(structures.target_graph.machine.ddr.deliverable)
@@ -76,8 +76,8 @@ class SegmentTable:
         self._set(self.cycles, key, cycles)
         if gene.stop - gene.start > EVERY_LENGTH:
             self._set(self._long, (gene.start, gene.stop), key[0])
-        if features and (key[0], features) not in self.seen:
-            self._set(self.seen, (key[0], features), None)
+        if features and (key[0], features) not in self.plan_keys:
+            self._set(self.plan_keys, (key[0], features), None)
             if cycles is not None and (cycles < NEVER).all():
                 new_way: Way = float(np.log(cycles).mean()), features, cycles
                 ways = sorted((*self.fastest.get(key[0], ()), new_way), key=lambda way: way[:2])
@@ -87,7 +87,7 @@ class SegmentTable:
         self._set(self.moved_bytes, key, moved_bytes)
         structure, tail = key
         if gene.stop - gene.start == 1:
-            for group, single_best in zip(self.groups, self._alone, strict=True):
+            for group, single_best in zip(self.groups, self._singles, strict=True):
                 merit = (float(np.log(np.maximum(cycles[group], 1)).mean()), tail)
                 if (cycles[group] < NEVER).all() and (structure not in single_best or merit < single_best[structure]):
                     self._set(single_best, structure, merit)
@@ -199,7 +199,7 @@ class SegmentTable:
     def singles(self, group: int = 0) -> Genome | None:
         """Genome of single operators, each with the best gene over the levels of a group with equal grants (geometric mean): the tuned
         layer-by-layer genome."""
-        single_times = self._alone[group]
+        single_times = self._singles[group]
         if any(structure not in single_times for structure in self._operators):
             return None
         return tuple(Gene(k, k + 1, *single_times[structure][1]) for k, structure in enumerate(self._operators))

@@ -146,7 +146,7 @@ def decide_finals(
     if not undecided or not able[-1]:
         subject = "the baseline" if undecided else "every finalist"
         raise BoardFailedError(f"{subject} failed in half of the rounds when it was measured again; --resume tries it again")
-    winners = {level: min(placing.near, key=lambda number: entered[number].simplicity) for level, placing in placings.items()}
+    winners = {level: min(placing.inseparable, key=lambda number: entered[number].simplicity) for level, placing in placings.items()}
     estimated = {level: estimates(placing.cycles, winners[level]) for level, placing in placings.items()}
     results = [
         Finalist(

@@ -52,12 +52,12 @@ class Placing:
     """Outcome of a race at one level.
 
     cycles: int64 [rounds, programs], FAILED or SKIPPED without a reading.  leaders: the fastest finalist, then those not separated from it;
-    empty if all failed.  near: leaders within `TOLERANCE` of it.
+    empty if all failed.  inseparable: leaders within `TOLERANCE` of it.
     """
 
     cycles: NDArray[np.int64]
     leaders: tuple[int, ...]
-    near: tuple[int, ...]
+    inseparable: tuple[int, ...]
 
 
 def race(
@@ -75,13 +75,13 @@ def race(
     for goal in stops:
         stop = goal
         if limit is not None:  # readings of eliminated programs go to the others
-            a_round = sum(len(contest.order(rounds_done)) for contest in contests.values() if contest.asks(rounds_done))
+            a_round = sum(len(contest.order(rounds_done)) for contest in contests.values() if contest.needs_turn(rounds_done))
             stop = min(goal, rounds_done + (limit - readings) // max(1, a_round))
         turns = [
             Turn(level, contest.order(number))
             for number in range(rounds_done, stop)
             for level, contest in contests.items()
-            if contest.asks(number)
+            if contest.needs_turn(number)
         ]
         readings += sum(len(turn.programs) for turn in turns)
         for turn, cycles in zip(turns, measure(turns), strict=True):
@@ -183,7 +183,7 @@ class _Contest:
         self._beaten: dict[int, int] = {}
         self._undecided: tuple[int, ...] = ()
 
-    def asks(self, number: int) -> bool:
+    def needs_turn(self, number: int) -> bool:
         """Whether round `number` has readings."""
         return (number < FIRST_LOOK and not self.echoes) or bool(self.reads)
 

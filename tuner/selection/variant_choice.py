@@ -46,7 +46,7 @@ class ShippedVariants:
 
 
 def choose_variants(
-    opened: LoweredModel, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None,
+    lowered: LoweredModel, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None,
     insure: float | None = None,
 ) -> ShippedVariants:  # fmt: skip
     """Choose the shipped variants.  count: limit of variants; None for the champion of every level.  cycles: None for the simulator's.
@@ -65,13 +65,13 @@ def choose_variants(
     limit = len(levels) if count is None else count
     if not_judged is None and robust_index is not None and min(limit, len(models)) > 1:
         fewest = {level: min(m.timings[level].cycles for m in models if level in m.timings) for level in levels}
-        times = out_of_sample([m.programs for m in models], opened.machine, fewest)
+        times = out_of_sample([m.programs for m in models], lowered.machine, fewest)
         times[:, np.isnan(table)] = np.nan  # a program never runs at a level that it does not fit
         serves, displaced = settle_variants(serves, times, limit, TOLERANCE if insure is None else insure)
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or robust_index is None:
         return ShippedVariants(variants, None)
-    pays, text = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, robust_index, serves, bool(displaced))
+    pays, text = _verdict(f"{lowered.name} on {lowered.machine.name}", levels, table, robust_index, serves, bool(displaced))
     # sorted by cycles: a level may have more bandwidth and a longer latency
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
     lightest_row = table[number[best[lightest].plan.digest]]

@@ -93,7 +93,7 @@ class PackStore:
             except PackError as error:
                 damaged.append(f"{self.folder / name}{SUFFIX}: {error}")
                 continue
-            in_scopes = pack.measured.of(np.isin(pack.measured.scopes, scopes))
+            in_scopes = pack.measured.select(np.isin(pack.measured.scopes, scopes))
             pack_results.append(in_scopes)
             counts.append(len(in_scopes.tasks))
             names.append(name)
@@ -104,8 +104,8 @@ class PackStore:
         measured = Measured.joined(pack_results)
         pack_numbers = np.repeat(np.arange(len(pack_results)), counts)
         order = np.lexsort((pack_numbers, measured.tasks[:, 1], measured.tasks[:, 0]))
-        usable = order[_usable_results(measured.of(order))]
-        measured, pack_numbers = measured.of(usable), pack_numbers[usable]
+        usable = order[_usable_results(measured.select(order))]
+        measured, pack_numbers = measured.select(usable), pack_numbers[usable]
         columns = {
             "task": measured.tasks,
             "values": measured.values,
@@ -223,7 +223,7 @@ def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> in
     for number, content in enumerate(row_bytes):
         first_rows.setdefault(content, number)
     runs = " ".join(dict.fromkeys(run for pack in packs for run in pack.whose.get("run", "").split()))
-    data = encoded_pack(packs[0].conditions, {"run": runs}, measured.of(np.array(list(first_rows.values()))))
+    data = encoded_pack(packs[0].conditions, {"run": runs}, measured.select(np.array(list(first_rows.values()))))
     put_atomically(folder / f"{pack_name(data)}{SUFFIX}", [data])
     for entry in small:
         if (name := entry.name.partition("/")[2]) != f"{pack_name(data)}{SUFFIX}":

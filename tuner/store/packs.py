@@ -75,7 +75,7 @@ class Measured(NamedTuple):
     values: NDArray[np.int64]
     boards: NDArray[np.object_]
 
-    def of(self, selected: NDArray[Any]) -> Measured:
+    def select(self, selected: NDArray[Any]) -> Measured:
         """Some of them, by a mask or by places."""
         return Measured(*(column[selected] for column in self))
 
@@ -178,4 +178,4 @@ def _measured(table: pa.Table, conditions: Conditions) -> Measured:
     values = rows.values()
     measured = Measured(fixed("scope")[:, 0], fixed("task"), values, rows.boards())
     fits = np.any(values, axis=2)  # not at a level with too small a grant
-    return measured.of(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))
+    return measured.select(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))

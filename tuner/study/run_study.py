@@ -76,16 +76,16 @@ def run_cell(
         random_weights=random_weights, quiet=True, store=store, champions=False, resume=True,
     )  # fmt: skip
     with searched(request) as searched_run:
-        opened = searched_run.opened
+        lowered = searched_run.opened
     log, copies = read_log(out, COLUMNS), subgraph_copies(out)
-    return CellCurve(levels_curve(log, copies, _baseline_cycles(opened, config, log, copies), counts), time.process_time() - start_s)
+    return CellCurve(levels_curve(log, copies, _baseline_cycles(lowered, config, log, copies), counts), time.process_time() - start_s)
 
 
-def _baseline_cycles(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, copies: Mapping[str, int]) -> dict[str, int]:
+def _baseline_cycles(lowered: LoweredModel, config: TuneConfig, log: pd.DataFrame, copies: Mapping[str, int]) -> dict[str, int]:
     """Cycles of the default plan by level: by the simulator; with another clock, of the first program of the log."""
     if config.runner.name == BUILT_IN and config.target.name == NPU:
-        plans = default_by_level(opened)
-        return {level: measured.timings[level].cycles for level, measured in measure(opened, plans).items()}
+        plans = default_by_level(lowered)
+        return {level: measured.timings[level].cycles for level, measured in measure(lowered, plans).items()}
     first = log[log["seq"] == 0]
     cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: copies.get(run, 1))
     return {str(level): int(total) for level, total in cycles.groupby(first["level"].astype("str"), sort=False).sum().items()}

@@ -99,7 +99,7 @@ class StudyIdentity(Identity):
         return f"study-{self.machine}-{digest(asdict(self))[:8]}"
 
     @classmethod
-    def of(cls, spec: StudySpec) -> StudyIdentity:
+    def from_spec(cls, spec: StudySpec) -> StudyIdentity:
         config = spec.config
         study = digest(config.study.model_dump(mode="json"))
         return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, study, spec.inputs)
@@ -124,7 +124,7 @@ def run_study(
     check_space(spec.config)
     differs = partial(_differs, folder, spec.config)
     explain = {"study_digest": differs, "config_digest": differs}
-    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches",), explain=explain) as run:
+    with RunFolder(folder, StudyIdentity.from_spec(spec), resume, folders=("batches",), explain=explain) as run:
         atomic_write(folder / SETTINGS, [spec.config.to_yaml().encode()])
         records = _load(folder, size)
         storage = StudyStorage(folder, spec.storage, run.run)

@@ -74,7 +74,7 @@ class CostModelContract:
             assert (np.isfinite(cycles) & (cycles > 0)).all(), f"{cycles}: not finite, or not above 0"
 
     def test_two_rows_are_enough(self) -> None:
-        two = self.rows.some(np.arange(len(self.rows.cycles)) < 2)
+        two = self.rows.select(np.arange(len(self.rows.cycles)) < 2)
         assert len(self.trained(two).predict(self.rows.features)) == len(self.rows.cycles)
 
     def test_it_ranks_what_it_has_seen(self) -> None:

@@ -109,11 +109,11 @@ class _Search:
         """First wrong tensor if the model ends in these tensors; None without one, or if this part cannot be compiled."""
         model = self._truncate(names, nodes_between(self.model.graph.node, set(), set(names)))
         try:
-            opened = lower_model(self.source, model)
-            measured = measure(opened, {self.level: plans(opened)[self.level]})
+            lowered = lower_model(self.source, model)
+            measured = measure(lowered, {self.level: plans(lowered)[self.level]})
             with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
                 path = Path(folder) / "anew.onnx"
-                package(opened, containers_of(opened, measured), path)
+                package(lowered, containers_of(lowered, measured), path)
                 session = InferenceSession(path)
                 expected = apply_fixed_point(
                     run_reference(path, self.feeds, StoredTensors.of(session.compiled)), session.compiled, path, self.feeds
@@ -121,7 +121,7 @@ class _Search:
                 compared = compare_values(session, self.feeds, expected, self.level).compared
         except TilefarmError:  # this compiler or onnxruntime may reject a part
             return None
-        weights = tuple(out_of_range_lines(opened.weights_beyond, self.source.dtype))
+        weights = tuple(out_of_range_lines(lowered.weights_beyond, self.source.dtype))
         return next(
             (FirstWrong(self.makers[name], name, comparison, weights) for name, comparison in compared.items() if not comparison.ok), None
         )

@@ -14,12 +14,12 @@ from tuner.verify.check import random_feeds
 from tuner.verify.reference import StoredTensors, run_reference
 
 
-def check_model_runs(opened: LoweredModel) -> None:
+def check_model_runs(lowered: LoweredModel) -> None:
     """Run the model on onnxruntime: otherwise nothing could confirm the values of the results.  Raises `BadInputError`."""
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         body = Path(folder) / "model.onnx"
-        write_packed([], replace(opened.written, pieces=()), body)
+        write_packed([], replace(lowered.written, pieces=()), body)
         try:
             run_reference(body, random_feeds(InferenceSession(body), 0), StoredTensors())
         except BadInputError as error:
-            raise BadInputError(f"{opened.source.model}: {str(error).removeprefix(f'{body}: ')}") from None
+            raise BadInputError(f"{lowered.source.model}: {str(error).removeprefix(f'{body}: ')}") from None

@@ -31,14 +31,14 @@ def open_network(source: ModelSpec) -> LoweredModel:
     path, seed = resolve_model(source.model, source.random_weights)
     built = _build_or_find(path)
     try:
-        opened = lower_model(replace(source, model=path, random_weights=seed), built, model_title(path))
+        lowered = lower_model(replace(source, model=path, random_weights=seed), built, model_title(path))
     except AllOnHostError as on_host:
         if built is None:
             check_session(on_host.part.model, str(path))
         raise
     if built is None:
-        check_session(opened.model, str(path))
-    return opened
+        check_session(lowered.model, str(path))
+    return lowered
 
 
 def _build_or_find(path: Path) -> ModelProto | bytes | None:

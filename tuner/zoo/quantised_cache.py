@@ -33,7 +33,7 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
         content = path.read_bytes()
         os.utime(path)
         return content
-    encoded = quantise_model(model, random_samples(model, SAMPLES, seed), name.how, str(name))
+    encoded = quantise_model(model, random_samples(model, SAMPLES, seed), name.quantiser, str(name))
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_old(path.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights

@@ -32,14 +32,14 @@ class QuantisedName(NamedTuple):
     """Parsed name.  network: name of the float network.  weights: the seed of its weights, None if not in the name."""
 
     network: str
-    how: Quantiser
+    quantiser: Quantiser
     weights: int | None
 
     def __str__(self) -> str:
-        options = [f"activations={self.how.activations}"] if self.how.activations != Quantiser.activations else []
-        options += ["per_channel=1"] if self.how.per_channel else []
+        options = [f"activations={self.quantiser.activations}"] if self.quantiser.activations != Quantiser.activations else []
+        options += ["per_channel=1"] if self.quantiser.per_channel else []
         options += [f"weights={self.weights}"] if self.weights is not None else []
-        return ",".join([f"{self.network}{MARK}{self.how.format}", *options])
+        return ",".join([f"{self.network}{MARK}{self.quantiser.format}", *options])
 
 
 def parse_quantised_name(name: str) -> QuantisedName:

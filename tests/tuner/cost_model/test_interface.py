@@ -52,7 +52,7 @@ def with_cycles(rows: TrainingRows, cycles: NDArray[np.float64]) -> TrainingRows
 
 
 def first(rows: TrainingRows, count: int) -> TrainingRows:
-    return rows.some(np.arange(len(rows.cycles)) < count)
+    return rows.select(np.arange(len(rows.cycles)) < count)
 
 
 def test_learns_to_rank_an_unseen_workload() -> None:
@@ -75,7 +75,7 @@ def test_used_model_has_all_rows_and_unbiased_judge() -> None:
         for predicted in (each.predict(rows.features) for each in (used, judge))
     ]
     assert errors[0] < errors[1] / 2
-    assert metrics_by_level(judge.predict(rows.features[back]), rows.some(back)) == model.metrics
+    assert metrics_by_level(judge.predict(rows.features[back]), rows.select(back)) == model.metrics
 
 
 def test_one_model_knows_every_level_by_its_condition() -> None:
@@ -128,7 +128,7 @@ def test_hold_out_is_by_workload_and_stays_fixed() -> None:
     assert 0 < back.sum() < len(back)
     assert not set(rows.groups[back]) & set(rows.groups[~back])
     np.testing.assert_array_equal(held_out_rows(first(rows, 200), 5, 0.3), back[:200])
-    again = rows.some(np.append(np.arange(400), 0))._replace(groups=np.full(401, "one"))
+    again = rows.select(np.append(np.arange(400), 0))._replace(groups=np.full(401, "one"))
     mask = held_out_rows(again, 5, 0.3)
     assert 0.2 < mask.mean() < 0.4
     assert mask[0] == mask[400], "equal features are on one side"
@@ -178,7 +178,7 @@ def test_same_rows_and_seed_give_the_same_bytes() -> None:
 def test_poisoned_rows_are_left_out_and_counted() -> None:
     rows = synthetic()
     clean = train_with_judge(BoostedTrees, rows, 1, PARAMS)
-    bad = rows.some(np.append(np.arange(600), np.zeros(6, np.int64)))
+    bad = rows.select(np.append(np.arange(600), np.zeros(6, np.int64)))
     bad.features[-1, SIZES.start], bad.features[-2, SIZES.start] = np.nan, np.inf
     bad.cycles[-6:] = [np.inf, np.nan, -5, 0, 10, 10]
     poisoned = train_with_judge(BoostedTrees, bad, 1, PARAMS)

@@ -113,7 +113,7 @@ def test_runs_that_cannot_be_learnt_from(runs: tuple[Path, ...], tmp_path: Path,
         read_logged([tmp_path / "damaged"])
     few = read_logged(runs[:1])
     with pytest.raises(BadInputError, match=naming("1 rows", "1 workloads")):
-        model_of_runs(few._replace(rows=few.rows.some(np.array([0])), networks=few.networks[:1], kinds=few.kinds[:1]), FEW, 0)
+        model_of_runs(few._replace(rows=few.rows.select(np.array([0])), networks=few.networks[:1], kinds=few.kinds[:1]), FEW, 0)
     with monkeypatch.context() as patch:
         patch.setattr(simulator, "VERSION", "0.9")
         with pytest.raises(BadInputError, match=r"run\d: .*simulator \S+; .*0\.9"):
@@ -132,7 +132,7 @@ def test_networks_are_ranked_by_models_that_exclude_them(runs: tuple[Path, ...])
     unseen = predict_unseen(BoostedTrees, found, 0, FEW)
     assert unseen.folds == 2
     back = found.networks == found.networks[0]
-    alone = BoostedTrees.train(found.rows.some(~back), 0, FEW)
+    alone = BoostedTrees.train(found.rows.select(~back), 0, FEW)
     np.testing.assert_array_equal(unseen.predicted[back], alone.predict(found.rows.features[back]))
     metrics = compare_with_estimate(found, unseen.predicted)
     assert set(metrics["network"]) == set(found.networks)

@@ -365,7 +365,7 @@ def test_announcing_job_is_equal_and_tries_nothing_early(course: Course) -> None
 
     before = worker.done + len(update.epochs)
     packed = worker.work(
-        pickle.dumps(JobMessage("w0", job, update.first)), (update.models, update.answers, update.stored, *update.epochs), announce
+        pickle.dumps(JobMessage("w0", job, update.first)), (update.models, update.answers, update.stored_results, *update.epochs), announce
     )
     found = pickle.loads(packed)
     assert parts(found) == parts(result)

@@ -18,7 +18,7 @@ from tuner.platform.actors import Announced, Built, Done, Draining, Event, JobPr
 
 ITEM_S, IDLE_S = 8.0, 30.0
 KINDS = (
-    RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True, alike=True),
+    RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True, comparable=True),
     RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True),
     RetryPolicy(600.0, follows=True, tries=1000),
 )
@@ -48,7 +48,7 @@ def scan_slow_work(slots: list[Slot], slot: Slot, after_s: float) -> TrackedWork
     works = [
         (other.ends_s(place), other.index, place)
         for other in slots
-        if other.built and other.pace_s is not None and not other.late
+        if other.built and other.pace_s is not None and not other.is_late
         for place, lying in enumerate(other.queue, 1)
         if lying.work.repeatable
     ]
@@ -60,27 +60,27 @@ def scan_slow_work(slots: list[Slot], slot: Slot, after_s: float) -> TrackedWork
 
 
 def check(slots: Slots, now_s: float, replaced: int) -> None:
-    every = slots.every
+    every = slots.all_slots
     assert slots.built == sum(slot.built for slot in every)
     for depth in range(DEPTH):
         free = [slot for slot in every if slot.open and len(slot.queue) == depth]
         levels = {slot.index: -inf if slot.pace_s is None else pace_level(slot.pace_s) for slot in free}
         assert slots.free[depth] == sorted((levels[slot.index], slot.node, slot.index) for slot in free)
     assert slots.packed == sorted((slot.node, slot.index) for slot in every if slot.built)
-    assert [slots.free_at(0, slots.home_of(slot)) for slot in every if slot.built and slot.open and not slot.queue] == [
+    assert [slots.free_slot(0, slots.home_slot(slot)) for slot in every if slot.built and slot.open and not slot.queue] == [
         slot for slot in every if slot.built and slot.open and not slot.queue
     ]
-    paced = [slot for slot in every if slot.built and slot.pace_s is not None and not slot.late]
+    paced = [slot for slot in every if slot.built and slot.pace_s is not None and not slot.is_late]
     paces = defaultdict[int, list[int]](lambda: [0, 0])
     for slot in paced:
         paces[pace_level(slot.pace_s or 0.0)][0] += 1
         paces[pace_level(slot.pace_s or 0.0)][1] += len(slot.queue)
     assert slots.paces == paces
-    times = sorted((slot.since_s, slot.index) for slot in every if slot.built and slot.queue and not slot.late)
+    times = sorted((slot.since_s, slot.index) for slot in every if slot.built and slot.queue and not slot.is_late)
     assert [time_s for time_s, _ in times] == [slot.since_s for slot in slots.timely.values()]
     assert {index for _, index in times} == set(slots.timely)
     assert min((time_s for time_s, _ in slots.deadlines(300.0, replaced > 0)), default=None) == scan_deadline(every, replaced)
-    repeatable = [lying.work for slot in every if slot.late for lying in slot.queue if lying.work.repeatable]
+    repeatable = [lying.work for slot in every if slot.is_late for lying in slot.queue if lying.work.repeatable]
     late = slots.late_work()
     assert late in repeatable if repeatable else late is None
     for slot in every:
@@ -122,15 +122,15 @@ class Farm:
                 self.over[action.work] += 1
             assert not isinstance(action, GiveUp)
         check(self.machine._slots, self.now_s, self.machine.replaced)
-        every, counts = self.machine._slots.every, self.machine.counts()
+        every, counts = self.machine._slots.all_slots, self.machine.counts()
         assert counts.busy == sum(slot.built and len(slot.queue) > 0 for slot in every)
         assert counts.idle == sum(slot.built and not slot.queue for slot in every)
         assert counts.joining == sum(slot.actor is not None and not slot.built for slot in every)
-        held = {id(lying.work) for slot in every for lying in slot.queue if not lying.work.over}
+        held = {id(lying.work) for slot in every for lying in slot.queue if not lying.work.finished}
         assert counts.queued == self.jobs - len(self.over) - len(held)
 
     def hear(self, event: Event) -> None:
-        self.do(self.machine.heard(event, self.now_s))
+        self.do(self.machine.handle(event, self.now_s))
 
     def build(self) -> None:
         actor = self.starting.pop(self.rng.randrange(len(self.starting)))
@@ -190,7 +190,7 @@ def test_orders_are_those_of_a_scan(seed: int, min_count: int, extra: int) -> No
         farm.finish()
     farm.now_s += IDLE_S + 1.0
     farm.do(farm.machine.tick(farm.now_s))
-    assert not any(slot.built for slot in farm.machine._slots.every[min_count:])
+    assert not any(slot.built for slot in farm.machine._slots.all_slots[min_count:])
 
 
 @pytest.mark.parametrize("span", [1.5, 3.0, 10.0])
@@ -198,12 +198,12 @@ def test_orders_are_those_of_a_scan(seed: int, min_count: int, extra: int) -> No
 def test_works_of_faster_actors_are_counted_well(span: float, queued: int) -> None:
     """In the middle of their work, as actors of a farm are."""
     rng, slots = random.Random(0), Slots(None)
-    slots.every += map(Slot, range(401))
+    slots.all_slots += map(Slot, range(401))
     plain = 0
-    for slot in slots.every:
+    for slot in slots.all_slots:
         slot.actor, slot.built, slot.pace_s = slot.index, True, rng.uniform(1.0, 2.0) if slot.index else 2.0 * span
         slot.queue.extend(QueuedWork(0, TrackedWork(WorkItem(0, KINDS[0]))) for _ in range(queued if slot.index else 0))
         slots.sort(slot)
         if slot.index:
             plain += max(0, int((2.0 * span - (queued - rng.random()) * slot.pace_s) // slot.pace_s))
-    assert slots.works_of_faster(slots.every[0]) == pytest.approx(plain, rel=0.1, abs=40)
+    assert slots.works_of_faster(slots.all_slots[0]) == pytest.approx(plain, rel=0.1, abs=40)

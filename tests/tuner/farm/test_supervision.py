@@ -36,7 +36,7 @@ class Play:
     def __call__(self, event: Event) -> list[Action]:
         if isinstance(event, Done | Announced | JobProgress):
             event = event._replace(job=self._sent.get((event.actor, event.job), 1000))
-        return self._told(self.machine.heard(event, self.now_s))
+        return self._told(self.machine.handle(event, self.now_s))
 
     def submit(self, *numbers: int, kind: RetryPolicy = JOB, home: int | None = None, until_s: float | None = None) -> list[Action]:
         works = [WorkItem(number, kind, home, until_s) for number in numbers]
@@ -161,22 +161,22 @@ def test_what_does_no_harm_alone_is_not_blamed() -> None:
 def test_repeated_message_is_not_of_a_resent_job() -> None:
     machine = Supervision(1, ITEM_S)
     machine.begin(0.0)
-    machine.heard(Built(0, "host:0"), 0.0)
+    machine.handle(Built(0, "host:0"), 0.0)
     machine.submit(WorkItem(7, JOB), 0.0)
-    machine.heard(Lost(0, "why"), 0.0)
-    (second,) = machine.heard(Built(1, "host:0"), 0.0)
+    machine.handle(Lost(0, "why"), 0.0)
+    (second,) = machine.handle(Built(1, "host:0"), 0.0)
     assert isinstance(second, Send)
-    machine.heard(Announced(1, second.number, b"a"), 0.0)
-    machine.heard(Lost(1, "why"), 0.0)
-    (alone,) = machine.heard(Built(2, "host:0"), 0.0)
+    machine.handle(Announced(1, second.number, b"a"), 0.0)
+    machine.handle(Lost(1, "why"), 0.0)
+    (alone,) = machine.handle(Built(2, "host:0"), 0.0)
     assert isinstance(alone, Send)
     assert alone.item == b"a"
     done = Done(2, alone.number, b"")
-    (again_,) = machine.heard(done, 0.0)
+    (again_,) = machine.handle(done, 0.0)
     assert isinstance(again_, Send)
     assert again_.actor == alone.actor
-    assert machine.heard(done, 0.0) == []
-    assert machine.heard(Done(2, again_.number, b"whole"), 0.0) == [Deliver(7, b"whole")]
+    assert machine.handle(done, 0.0) == []
+    assert machine.handle(Done(2, again_.number, b"whole"), 0.0) == [Deliver(7, b"whole")]
 
 
 def test_what_happens_to_a_computer_counts_against_nobody() -> None:
@@ -314,7 +314,7 @@ def test_idle_actor_repeats_overdue_work() -> None:
 
 def paced(play: Play, *paces_s: float) -> None:
     """Each of the actors has done a job in so long."""
-    play.submit(*range(100, 100 + len(paces_s)), kind=replace(JOB, alike=True))
+    play.submit(*range(100, 100 + len(paces_s)), kind=replace(JOB, comparable=True))
     begun_s = play.now_s
     for pace_s, slot in sorted((pace_s, slot) for slot, pace_s in enumerate(paces_s)):
         play.now_s = begun_s + pace_s
@@ -403,14 +403,14 @@ def test_idle_actors_are_on_nodes_of_their_own(seed: int, nodes: int, each: int,
         for action in actions:
             if isinstance(action, StartActor):
                 there[action.actor] = place[action.slot]
-                do(machine.heard(Built(action.actor, f"host:{action.actor}", str(place[action.slot])), now_s))
+                do(machine.handle(Built(action.actor, f"host:{action.actor}", str(place[action.slot])), now_s))
             elif isinstance(action, Kill):
                 del there[action.actor]
             elif isinstance(action, Send):
                 sent.append(action)
 
     do(machine.begin(now_s))
-    kind = replace(JOB, alike=True)
+    kind = replace(JOB, comparable=True)
     for wave in (2 * count, *[jobs] * 40):  # a burst, then perhaps less than there are actors
         for shard in range(wave):
             do(machine.submit(WorkItem(number, kind, shard % machine.homes), now_s))
@@ -418,7 +418,7 @@ def test_idle_actors_are_on_nodes_of_their_own(seed: int, nodes: int, each: int,
         now_s += 1.0
         while sent:
             send = sent.pop(0)
-            do(machine.heard(Done(send.actor, send.number, b""), now_s))
+            do(machine.handle(Done(send.actor, send.number, b""), now_s))
         do(machine.tick(now_s))
     used = Counter(there.values())
     assert len(used) <= -(-jobs // each) + 1, "that of the first actor, which stays"
@@ -491,9 +491,9 @@ class World:
             self.now_s += 0.05 * self.rng.random()
             if (event := self.something(self.rng.choice(able))) is None:
                 continue
-            self.do(self.machine.heard(event, self.now_s))
+            self.do(self.machine.handle(event, self.now_s))
             if self.rng.random() < 0.1:
-                self.do(self.machine.heard(event, self.now_s))  # said twice
+                self.do(self.machine.handle(event, self.now_s))  # said twice
         raise AssertionError("it does not end")
 
     def do(self, actions: list[Action]) -> None:

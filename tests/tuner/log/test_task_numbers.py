@@ -18,10 +18,10 @@ def numbers(published: dict[int, str], levels: int = 3) -> TaskNumbers:
 
 def test_published_tasks_keep_numbers_and_others_fill_gaps() -> None:
     found = numbers({0: "a", 1: "b", 4: "e", 7: "h"})
-    assert found.of(["x", "e", "y", "a"]).tolist() == [2, 4, 3, 0]
-    assert found.of(["h"]).tolist() == [7]
-    assert found.of(["p", "q", "r", "s"]).tolist() == [5, 6, 8, 9]
-    assert found.of([]).tolist() == []
+    assert found.assign(["x", "e", "y", "a"]).tolist() == [2, 4, 3, 0]
+    assert found.assign(["h"]).tolist() == [7]
+    assert found.assign(["p", "q", "r", "s"]).tolist() == [5, 6, 8, 9]
+    assert found.assign([]).tolist() == []
 
 
 def test_what_is_counted_and_what_is_beyond() -> None:
@@ -44,6 +44,6 @@ def test_ranges_are_the_numbers_in_their_order(parts: list[list[int]]) -> None:
 @given(st.sets(st.integers(0, 30)), st.lists(st.integers(0, 40), unique=True))
 def test_no_two_tasks_have_one_number(published: set[int], asked: list[int]) -> None:
     found = numbers({seq: f"t{seq}" for seq in sorted(published)}, levels=1)
-    mine = found.of([f"t{seq}" for seq in asked]).tolist()
+    mine = found.assign([f"t{seq}" for seq in asked]).tolist()
     assert len({*mine, *published}) == len({*asked, *published})
     assert all(number == seq for seq, number in zip(asked, mine, strict=True) if seq in published)

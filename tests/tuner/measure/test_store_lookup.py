@@ -54,14 +54,14 @@ def kept(folder: Path, u: TargetGraph, measured: Sequence[tuple[Request, Measure
     """As a run puts what its log says."""
     scopes, ok = Scopes(u), [(request, each) for request, each in measured if each.values is not None]
     boards = np.array([[board, board]] * len(ok), object).reshape(-1, 2)
-    of = np.array([scopes.of(request.task_kind, each.payload) for request, each in ok], np.uint64)
+    of = np.array([scopes.scope(request.task_kind, each.payload) for request, each in ok], np.uint64)
     values = np.array([each.values for _, each in ok])
     where = store(folder, u, board)
     where.put(where.encoded({"run": "r"}, Measured(of, words([each.task for _, each in ok]), values, boards)))
 
 
 def memo(folder: Path, u: TargetGraph, board: str | None = None) -> Memo | None:
-    packed = store(folder, u, board).find_tasks(Scopes(u).every).packed
+    packed = store(folder, u, board).find_tasks(Scopes(u).all_scopes).packed
     return Memo(packed, len(LEVELS), board is None) if packed else None
 
 
@@ -111,9 +111,9 @@ def test_known_segments_cross_networks_and_programs_do_not(tmp_path: Path) -> No
     other = replace(u, operators=tuple(replace(spec, name=f"other.{spec.name}") for spec in u.operators))
     assert [bool(each.pack) for each, request in zip(measured(other, memo(tmp_path, other)), requests(u), strict=True)
             if request.kind == "segment"] == [True] * 4  # fmt: skip
-    assert Scopes(other).whole != Scopes(u).whole
+    assert Scopes(other).model_scope != Scopes(u).model_scope
     assert memo(tmp_path, target_graph("vector_chain")) is None
-    assert len({Scopes(each).whole for each in (u, target_graph(dtype=DataType.float32), target_graph("vector_chain"))}) == 3
+    assert len({Scopes(each).model_scope for each in (u, target_graph(dtype=DataType.float32), target_graph("vector_chain"))}) == 3
 
 
 def test_a_champion_is_measured(tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ LAST, FIRST = READABLE - 1, READABLE - 2
 LONG_AGO: Steps = {
     "log": STEPS["log"]
     | {
-        FIRST: MigrationStep(renamed={"engine": "kind", "run_time": "cycles"}, dropped=("comment",)),
+        FIRST: MigrationStep(renamed={"engine": "kind", "run_time": "cycles"}, dropped_columns=("comment",)),
         LAST: MigrationStep(
-            added={"runner": "simulator", "wall_s": lambda table: pc.divide(table["wall_ms"], 1000.0)},
-            dropped=("wall_ms",),
+            new_columns={"runner": "simulator", "wall_s": lambda table: pc.divide(table["wall_ms"], 1000.0)},
+            dropped_columns=("wall_ms",),
         ),
     },
-    "tasks": {**STEPS["tasks"], FIRST: MigrationStep(), LAST: MigrationStep(added={"parents": ""})},
+    "tasks": {**STEPS["tasks"], FIRST: MigrationStep(), LAST: MigrationStep(new_columns={"parents": ""})},
 }
 """Steps between versions that there never were."""
 
@@ -107,8 +107,8 @@ def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -
     with pytest.raises(BadInputError, match=f"no step from {FIRST} to {LAST}"):
         migrate_run(old, out, {name: {key: step for key, step in steps.items() if key != FIRST} for name, steps in LONG_AGO.items()})
     with pytest.raises(BadInputError, match=naming("columns runner")):
-        migrate_run(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
-    wrong = LONG_AGO["log"][LAST]._replace(added={**LONG_AGO["log"][LAST].added, "wall_s": "long"})
+        migrate_run(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(new_columns={"wall_s": 1.0})}})
+    wrong = LONG_AGO["log"][LAST]._replace(new_columns={**LONG_AGO["log"][LAST].new_columns, "wall_s": "long"})
     with pytest.raises(BadInputError, match=r"00000001\.parquet: .*'long'"):
         migrate_run(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: wrong}})
     assert not out.exists()
@@ -190,7 +190,7 @@ def test_older_rows_lack_latency_sharing_and_board(run: Path, tmp_path: Path) ->
 
 def test_repeats_are_those_of_the_runner() -> None:
     old = pa.table({"runner": ["board:b (median of 5)", "simulator", "board:b (median of 5)"], "status": ["ok", "crash", "infeasible"]})
-    assert STEPS["log"][4].of(old)["readings"].to_pylist() == [5, 1, 0]
+    assert STEPS["log"][4].migrate(old)["readings"].to_pylist() == [5, 1, 0]
 
 
 def test_steps_lead_to_todays_version() -> None:

@@ -94,7 +94,7 @@ def test_chosen_program_is_within_a_hundredth_of_best(name: str, noise: Noise) -
         times = 1e7 * np.exp(rng.normal(0, 0.02, 8))
         placing = race(8, ["none"], BUDGET, SimulatedBoard([*times, 3e7], noise, seed, 2e-4))["none"]
         for simplest, simplicity in (("any", rng.permutation(8)), ("slowest", -times)):
-            chosen = min(placing.near, key=lambda at, of=simplicity: of[at])
+            chosen = min(placing.inseparable, key=lambda at, of=simplicity: of[at])
             behind[simplest].append(times[chosen] / times.min() - 1)
         lost += int(np.argmin(times)) not in placing.leaders
         counts.append(readings(placing)[:8])
@@ -111,7 +111,7 @@ def test_chosen_program_is_within_a_hundredth_of_best(name: str, noise: Noise) -
 def test_a_board_without_noise_is_believed_at_once() -> None:
     board = SimulatedBoard([1000, 1001, 1000, 2000], None)
     placing = race(3, ["none"], BUDGET, board)["none"]
-    assert sorted(placing.leaders) == sorted(placing.near) == [0, 2], "one cycle is a difference"
+    assert sorted(placing.leaders) == sorted(placing.inseparable) == [0, 2], "one cycle is a difference"
     assert board.turns == [Turn("none", (0, 1, 2, 3)), Turn("none", (3, 2, 1, 0))], "nobody is always first"
     assert estimates(placing.cycles, 0) == [1000, 1001, 1000, 2000]
 
@@ -125,13 +125,13 @@ def test_level_without_noise_does_not_wait_for_others() -> None:
     placings = race(2, ["none", "severe"], BUDGET, both)
     assert readings(placings["none"]).tolist() == [ECHO] * 3
     assert readings(placings["severe"]).tolist() == [BUDGET, BUDGET, FIRST_LOOK], "equal ones, and the baseline"
-    assert set(placings["severe"].leaders) == set(placings["severe"].near) == {0, 1}
+    assert set(placings["severe"].leaders) == set(placings["severe"].inseparable) == {0, 1}
 
 
 def test_who_is_told_apart_is_not_read_again() -> None:
     board = SimulatedBoard([1.0e6, 1.2e6, 1.008e6, 1.3e6, 3e6], gaussian(0.02), 1)
     placing = race(4, ["none"], BUDGET, board)["none"]
-    assert placing.leaders == placing.near == (0,)
+    assert placing.leaders == placing.inseparable == (0,)
     counts = readings(placing)
     assert counts[[1, 3, 4]].tolist() == [FIRST_LOOK] * 3
     assert FIRST_LOOK < counts[0] == counts[2] <= BUDGET
@@ -146,8 +146,8 @@ def test_indistinguishable_programs_are_not_equally_good() -> None:
         fastest, other = each.leaders
         told = estimates(each.cycles, fastest)
         assert told[other] / told[fastest] >= 1  # type: ignore[operator]
-        assert (other in each.near) == (told[other] / told[fastest] <= np.exp(TOLERANCE))  # type: ignore[operator]
-    assert 5 < sum(len(each.near) == 2 for each in open_ones) < len(open_ones) - 5
+        assert (other in each.inseparable) == (told[other] / told[fastest] <= np.exp(TOLERANCE))  # type: ignore[operator]
+    assert 5 < sum(len(each.inseparable) == 2 for each in open_ones) < len(open_ones) - 5
 
 
 def test_failures() -> None:
@@ -200,7 +200,7 @@ def test_one_finalist_and_one_reading() -> None:
     assert (placing.leaders, readings(placing).tolist()) == ((0,), [FIRST_LOOK] * 2)
     once = race(2, ["none"], 1, SimulatedBoard([1e6, 2e6, 3e6], gaussian(0.02)))["none"]
     assert once.leaders[0] == 0
-    assert once.near == (0,)
+    assert once.inseparable == (0,)
     assert readings(once).tolist() == [1] * 3
 
 

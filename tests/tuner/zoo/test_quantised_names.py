@@ -47,7 +47,7 @@ def test_names_are_those_of_no_file() -> None:
     assert is_made(name)
     assert model_title(seeded) == "mobilenet_v2-small,quantised=qdq,weights=7"
     assert model_title(Path("light:squeezenet,quantised=qdq")) == "squeezenet,quantised=qdq"
-    assert parse_quantised_name(str(seeded)).how == Quantiser()
+    assert parse_quantised_name(str(seeded)).quantiser == Quantiser()
     assert not is_made(Path("mine,quantised=qdq.onnx"))
 
 
