@@ -84,6 +84,7 @@ def compare() -> list[dict[str, Any]]:
         machine = dram_machine(name)
         read, write = (_transfer(engine, _LONG, 1, _LONG) for engine in (Engine.MTE2, Engine.MTE3))
         shares = percent(machine, read), percent(machine, read, write), percent(machine, _transfer(Engine.MTE2, _SHORT, _SHORTS, _APART))
+        # the rate of row activations with a full queue limits random reads; 64: bytes of a read
         full = 100 * float(dram.delivered * min(1, 64 / (dram.activate_ns(QUEUE_FULL) * machine.ddr.deliverable / dram.delivered)))
         for stream, share in zip(STREAMS, shares, strict=True):
             rows.append(

@@ -45,7 +45,12 @@ def show_arms(rows: Sequence[Row]) -> Iterable[Table | str]:
             continue
         area, last = (over_pairs(arm_rows, key) for key in ("area", "last"))
         (low, high), last_interval = interval(area, geometric), interval(last, geometric)
-        verdict = "is worse" if low > 1 else "no difference shown" if high >= 1 else "ends behind" if last_interval[0] > 1 else "ships"
+        if low > 1:
+            verdict = "is worse"
+        elif high >= 1:
+            verdict = "no difference shown"
+        else:
+            verdict = "ends behind" if last_interval[0] > 1 else "ships"
         texts = (text for values in (area, last) for text in (f"{geometric(values):.4f}", span(values, ".4f")))
         table.append((name, len(area), *texts, f"{total_cpu_s(arm_rows) / total_cpu_s(arms[DEFAULT,]):.2f}", verdict))
     yield "cycles over the default's: the area between the curves, and the best in the end; geometric means over levels and pairs"

@@ -21,7 +21,7 @@ from simulator import command
 from simulator.command import new_app
 from simulator.npu.errors import TilefarmError
 from simulator.terminal import print_line, say
-from tuner.cli.group import later_group
+from tuner.cli.group import lazy_group
 from tuner.cli.kernel_progress import report_kernels
 
 DEBUG = "--debug"
@@ -64,7 +64,7 @@ app = new_app(
     name="tilefarm",
     help="Tune ONNX models for an NPU: one compiled pipeline per level of DDR contention, in one ONNX file.",
     no_args_is_help=True,
-    cls=later_group(COMMANDS),
+    cls=lazy_group(COMMANDS),
     add_completion=True,
 )
 

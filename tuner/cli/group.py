@@ -34,26 +34,26 @@ def without_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def later_group(lines: Mapping[str, str]) -> type[TyperGroup]:
+def lazy_group(lines: Mapping[str, str]) -> type[TyperGroup]:
     """Group of commands, from their names and first help lines.
 
     A command is the `app` of the module with its name in this package; the docstring of its function follows the first line in its help.
     """
 
-    class LaterGroup(TyperGroup):
+    class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            self.commands = _Later(lines)
+            self.commands = _LazyCommands(lines)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             del ctx
             with formatter.section("Commands"):
                 formatter.write_dl(list(lines.items()))
 
-    return LaterGroup
+    return LazyGroup
 
 
-class _Later(MutableMapping[str, Any]):
+class _LazyCommands(MutableMapping[str, Any]):
     """Mapping of click's commands by name, imported on first access."""
 
     def __init__(self, lines: Mapping[str, str]) -> None:

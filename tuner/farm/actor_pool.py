@@ -55,14 +55,14 @@ class JobWorker:
     def done(self) -> int:
         return self.job_runner.done
 
-    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
-        message = pickle.loads(packed)
+    def work(self, message_bytes: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        message = pickle.loads(message_bytes)
         self.job_runner.worker = message.name
         if isinstance(message, SingleItemMessage):
             self.job_runner.measure(pickle.loads(message.item))
             return b""
 
-        def announced(requests: Sequence[Request]) -> Iterator[Measurement]:
+        def measure_announced(requests: Sequence[Request]) -> Iterator[Measurement]:
             assert announce is not None
             for request in requests:
                 announce(pickle.dumps(request.identity))
@@ -70,7 +70,7 @@ class JobWorker:
 
         models, answers, stored_results, *epochs = shared
         update = Update(message.first, epochs, models, answers, stored_results)
-        return pickle.dumps(self.job_runner.work(message.job, update, None if announce is None else announced))
+        return pickle.dumps(self.job_runner.work(message.job, update, None if announce is None else measure_announced))
 
 
 SILENCE_S = 60.0  # a job hangs after this time without a finished item; compiling a kernel takes half a minute, once
@@ -105,7 +105,7 @@ class ActorPool:
         self._training = RetryPolicy(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
         self._crew = SupervisorLoop(actors, clock, self, say, item_timeout_s)
 
-    # the side of the conductor
+    # called by the coordinator
 
     @property
     def workers(self) -> int:
@@ -141,9 +141,9 @@ class ActorPool:
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _StartedJob(key, job, until_s)
-        care = self._evolving if job.epoch >= EVOLVING else self._shard_policy
+        policy = self._evolving if job.epoch >= EVOLVING else self._shard_policy
         home = job.shard % self._crew.supervision.homes  # its actor has tiled the structures of the shard in earlier epochs
-        self._crew.submit(WorkItem(number, care, home, until_s, key))
+        self._crew.submit(WorkItem(number, policy, home, until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, JobResult | TrainingOutcome]]:
         clock = self._crew.clock
@@ -154,9 +154,10 @@ class ActorPool:
                 completed, self._results = self._results, []
                 return completed
 
-    # the side of the actors
+    # called by the supervisor loop
 
     def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
+        """Packed message to an actor: a job with the news that the actor lacks, or a single item of a lost job."""
         if send.item is not None:
             return pickle.dumps(SingleItemMessage(send.name, send.item)), ()
         _, job, until_s = self._jobs[send.work]

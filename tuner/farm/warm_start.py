@@ -185,9 +185,10 @@ class _Reader:
         self.source = WarmStartSource(run.identity["run"], count, count - left_out.total(), left_out, lost_rows + lost_tasks)
 
     def _read(self, log: pd.DataFrame, tasks: pd.DataFrame, left_out: Counter[str]) -> None:
-        reason = _reasons(log, self.levels, self.runner)
-        left_out.update(reason.values())
-        log = log[~log["task"].isin(list(reason))]
+        """Read usable tasks: cycles per level, DDR bytes, and the gene or plan of each.  Others are counted in `left_out`."""
+        reasons = _reasons(log, self.levels, self.runner)
+        left_out.update(reasons.values())
+        log = log[~log["task"].isin(list(reasons))]
         self.boards = set(log["board"].dropna())
         cycles = log.drop_duplicates(["task", "level"], keep="last").pivot(index="task", columns="level", values="cycles")
         cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
@@ -206,7 +207,7 @@ class _Reader:
                 programs.append((values, task, content))
             else:
                 self.segments[task] = _Segment(content, int(moved[task]), values)
-        self._best(programs)
+        self._set_programs(programs)
 
     def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:
         """Gene or plan of a task, or the reason why it is not usable."""
@@ -221,7 +222,8 @@ class _Reader:
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
 
-    def _best(self, programs: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
+    def _set_programs(self, programs: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
+        """Take the fastest programs of each level as initial genomes.  programs: cycles per level, task and plan."""
         plans: dict[str, Plan] = {}
         for level in range(len(self.levels)):
             order = sorted(programs, key=lambda item: (int(item[0][level]), item[1]))
@@ -240,11 +242,11 @@ class _Reader:
 
 def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:
     """Tasks left out because of their rows -> reason."""
-    out: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def mark(tasks: pd.Series, reason: str) -> None:
         for task in tasks:
-            out.setdefault(task, reason)
+            reasons.setdefault(task, reason)
 
     mark(log.loc[log["simulator"] != simulator.VERSION, "task"], "simulator")
     mark(log.loc[log["runner"] != runner, "task"], "runner")
@@ -253,7 +255,7 @@ def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[st
     level_counts = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()
     complete = set(level_counts.index[level_counts == len(levels)])
     mark(log.loc[~log["task"].isin(complete), "task"], "result")
-    return out
+    return reasons
 
 
 def _valid_rows(rows: pd.DataFrame) -> NDArray[np.bool_]:

@@ -43,7 +43,7 @@ _COLLECT = (20_000, 10, 10)  # Python's own: 700, 10, 10
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class PlannedGene:
     """A gene's plan and its features."""
 
     plan: SegmentPlan
@@ -55,9 +55,9 @@ class Known:
         return canonical_json(self.plan.model_dump(mode="json"))
 
 
-# key of a gene alone: with its part of held tensors and of the shared memory
+# key of a cached gene: without a space for a gene alone; with its shared and staged tensors in a program
 _Key = Gene | tuple[Gene, Space] | tuple[Gene, Space, tuple[str, ...], tuple[str, ...]]
-_Looked = TypeVar("_Looked", Known, None)
+_CacheEntry = TypeVar("_CacheEntry", PlannedGene, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,44 +100,51 @@ class Evaluator:
         self.target_graph, self.levels = target_graph, levels
         self.target: Target = Npu(target_graph, levels) if target is None else target
         self.structures = Structures(target_graph)
-        self._segments: OrderedDict[_Key, Known | None] = OrderedDict()
+        self._segments: OrderedDict[_Key, PlannedGene | None] = OrderedDict()
         self._roofline = Roofline(target_graph)
-        self._digest = target_graph.digest
-        self._empty = canonical_json({"unit": self._digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
+        self._graph_digest = target_graph.digest
+        self._empty_task = canonical_json({"unit": self._graph_digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
         self.memo: Memo | None = None
         self.published: Mapping[str, Measurement] = {}
         self._died = False
 
     def measure(self, request: Request) -> Measurement:
+        """Measurement of a request; features only, or for a program expected cycles, if it has `measure=False`."""
         genome = tuple([gene if isinstance(gene, Gene) else Gene(*gene) for gene in request.genome])
         request = Request(request.kind, genome, request.measure)
         if self._died and request.measure:  # a request that crashed its worker has no plan
-            task = request.task(payload := request.without_plan(self._digest))
+            task = request.task(payload := request.without_plan(self._graph_digest))
             if (measurement := self.published.get(task)) is not None:
                 return replace(measurement, payload=payload)
         if request.kind == "program" and not request.measure:
             return self._predict_by_simulator(genome)
+        segments = self._find_segments(request)
+        if isinstance(segments, Measurement):
+            return segments
+        raw = segments[0].raw if len(segments) == 1 else np.sum([segment.raw for segment in segments], 0)
+        if not request.measure:
+            return Measurement("ok", features=raw)
+        if request.kind == "segment":
+            return self._measure_segment(request, segments[0].plan, raw)
+        if request.kind == "stage":
+            return self._measure_stage(request, [segment.plan for segment in segments], raw)
+        plan = plan_of(self.target_graph, [segment.plan for segment in segments])
+        return self._answer_or_measure(
+            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(segments), raw
+        )
+
+    def _find_segments(self, request: Request) -> list[PlannedGene] | Measurement:
+        """Segments of a request, which share memory in a program or a stage; a measurement if one does not fit."""
+        genome = request.genome
         segments = []
         spaces = spaces_of(self.target_graph, genome) if request.kind == "program" else [FREE] * len(genome)
         for gene, space in zip(genome, spaces, strict=True):
             segment = self._find_segment(gene, space)
             if segment is None:
                 error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
-                return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
+                return Measurement("infeasible", error, request.task(request.without_plan(self._graph_digest)) if request.measure else "")
             segments.append(segment)
-        if request.kind != "segment":
-            segments = self._program_segments(genome, segments, spaces)
-        raw = segments[0].raw if len(segments) == 1 else np.sum([segment.raw for segment in segments], 0)
-        if not request.measure:
-            return Measurement("ok", features=raw)
-        if request.kind == "segment":
-            return self._segment(request, segments[0].plan, raw)
-        if request.kind == "stage":
-            return self._stage(request, [segment.plan for segment in segments], raw)
-        plan = plan_of(self.target_graph, [segment.plan for segment in segments])
-        return self._measured(
-            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(segments), raw
-        )
+        return segments if request.kind == "segment" else self._program_segments(genome, segments, spaces)
 
     def _predict_by_simulator(self, genome: Genome) -> Measurement:
         """Expected cycles of a program by the simulator, even if a board measures; None for targets other than the NPU."""
@@ -154,7 +161,7 @@ class Evaluator:
 
     def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
         """Measurement for a request that raised or crashed its worker."""
-        return Measurement(status, error, request.task(request.without_plan(self._digest)))
+        return Measurement(status, error, request.task(request.without_plan(self._graph_digest)))
 
     def answer_by(self, published: Mapping[str, Measurement], died: bool | None = None) -> None:
         """Use published results of the run, by task, instead of measuring.  died: whether one of them crashed its worker; None: to be found
@@ -172,7 +179,7 @@ class Evaluator:
         measured = self.target.alone(plan, start)
         return measured[:, _CYCLES] if isinstance(measured, np.ndarray) else None
 
-    def _find_segment(self, gene: Gene, space: Space = FREE) -> Known | None:
+    def _find_segment(self, gene: Gene, space: Space = FREE) -> PlannedGene | None:
         """Plan and features of a gene alone, with all possible tensors in the shared memory.  space: its part of held tensors."""
         unheld_gene = gene._replace(held=0) if gene.held else gene
         key: _Key = unheld_gene if space == FREE else (unheld_gene, space)
@@ -183,20 +190,20 @@ class Evaluator:
         self._segments.move_to_end(key)
         return segment
 
-    def _plan_gene(self, gene: Gene, space: Space, key: _Key) -> Known | None:
+    def _plan_gene(self, gene: Gene, space: Space, key: _Key) -> PlannedGene | None:
         """Plan and features of a gene that was not seen before."""
         if gene.same_end:  # the same plan, at the other end of memory
             counterpart = self._find_segment(gene._replace(same_end=False), space)
             if counterpart is None:
                 return self._cache(key, None)
-            return self._cache(key, Known(counterpart.plan.model_copy(update={"same_end": True}), counterpart.raw))
+            return self._cache(key, PlannedGene(counterpart.plan.model_copy(update={"same_end": True}), counterpart.raw))
         plan = decode(self.target_graph, gene, *space)
         if plan is None:
             return self._cache(key, None)
         (plan,) = with_shared(sharing(self.target_graph, [gene]), [(plan, gene.start)])
-        return self._cache(key, Known(plan, raw_features(self.target_graph, plan, gene.start)))
+        return self._cache(key, PlannedGene(plan, raw_features(self.target_graph, plan, gene.start)))
 
-    def _program_segments(self, genome: Sequence[Gene], segments: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
+    def _program_segments(self, genome: Sequence[Gene], segments: Sequence[PlannedGene], spaces: Sequence[Space]) -> list[PlannedGene]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
         plans = with_shared(
@@ -212,36 +219,36 @@ class Evaluator:
                 self._segments.move_to_end(key)
                 joined.append(cached_segment)
             else:
-                joined.append(self._cache(key, Known(plan, raw_features(self.target_graph, plan, gene.start))))
+                joined.append(self._cache(key, PlannedGene(plan, raw_features(self.target_graph, plan, gene.start))))
         return joined
 
-    def _cache(self, key: _Key, looked_up: _Looked) -> _Looked:
-        self._segments[key] = looked_up
+    def _cache(self, key: _Key, entry: _CacheEntry) -> _CacheEntry:
+        self._segments[key] = entry
         if len(self._segments) > _KEPT_GENES:
             self._segments.popitem(last=False)
-        return looked_up
+        return entry
 
-    def _payload(self, segments: Sequence[Known]) -> str:
+    def _payload(self, segments: Sequence[PlannedGene]) -> str:
         """Canonical JSON of a program's task."""
-        head, name, tail = self._empty.partition('"segments":[')
+        head, name, tail = self._empty_task.partition('"segments":[')
         return f"{head}{name}{','.join([segment.text for segment in segments])}{tail}"
 
-    def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
+    def _measure_segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
         # equal names: the structure has the operators, and it implies what stays; alone, a segment starts at the bottom of L1
         names = {"operators", "shared", "staged", "same_end"}
         content: dict[str, Any] = plan.model_dump(mode="json", exclude=names) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
-        return self._measured(request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, raw)
+        return self._answer_or_measure(request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, raw)
 
-    def _stage(self, request: Request, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Measurement:
-        payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
+    def _measure_stage(self, request: Request, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Measurement:
+        payload = canonical_json({"unit": self._graph_digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
         segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True)]
         operators = [k for gene in request.genome for k in range(gene.start, gene.stop)]
-        return self._measured(request, partial(self.target.stage, segments), operators, payload, raw)
+        return self._answer_or_measure(request, partial(self.target.stage, segments), operators, payload, raw)
 
-    def _measured(
-        self, request: Request, timed: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
+    def _answer_or_measure(
+        self, request: Request, time_plan: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
     ) -> Measurement:
         """Measurement of a task: from the run, from another run, or by the target."""
         task = request.task(payload)
@@ -250,16 +257,16 @@ class Evaluator:
         stored_result = None if self.memo is None else self.memo.find(task, self.said)
         if self.memo is not None and stored_result is not None and not self.memo.must_measure(request, task, stored_result.values):
             return Measurement("ok", None, task, payload, raw, stored_result.values, stored_result.pack)
-        measured = self._timed(timed, operators, task, payload, raw)
+        measured = self._measure_on_target(time_plan, operators, task, payload, raw)
         if self.memo is not None:
             self.memo.measured(request, task, measured.values, stored_result)
         return measured
 
-    def _timed(
-        self, timed: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, raw: NDArray[np.float64]
+    def _measure_on_target(
+        self, time_plan: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, raw: NDArray[np.float64]
     ) -> Measurement:
         """Measurement by the target."""
-        values = timed()
+        values = time_plan()
         if isinstance(values, Infeasible):
             return Measurement("infeasible", str(values), task, payload, raw)
         if isinstance(values, Reading):

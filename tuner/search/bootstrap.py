@@ -39,7 +39,7 @@ class Bootstrap:
         def predict(raw: Floats, levels_to_predict: Sequence[str]) -> Floats:
             return (
                 context.predict(raw)[:, [levels.index(level) for level in levels_to_predict]]
-                if context.by_model
+                if context.has_model
                 else estimate(raw, levels_to_predict)
             )
 
@@ -59,7 +59,7 @@ class Bootstrap:
             allowed = [
                 [context.permitted((gene,), group[0])[0] for gene in genes] for group, genes in zip(context.table.groups, new, strict=True)
             ]
-            yield from context.measure_segments(context.wanted([gene for genes in allowed for gene in genes]))
+            yield from context.measure_segments(context.unmeasured([gene for genes in allowed for gene in genes]))
             for group, covers, genes, proposed in zip(context.table.groups, self.covers, new, allowed, strict=True):
                 for gene, measured in zip(genes, proposed, strict=True):
                     covers.tell(gene, self._own_cycles(measured, group))
@@ -95,12 +95,12 @@ class Bootstrap:
 def improve_segments(context: SearchContext, genomes: list[Genome]) -> Asking[list[Genome]]:
     """Improve programs, one for each level, by changes that make their single segments faster, tried one after the other."""
     current = [list(genome) for genome in genomes]
-    yield from context.measure_segments(context.wanted([gene for genes in current for gene in genes]))
+    yield from context.measure_segments(context.unmeasured([gene for genes in current for gene in genes]))
     for change in CHANGES:
         changed_genes = [
             [context.rules.permitted(apply_if_fits(context.target_graph, gene, change)) for gene in genes] for genes in current
         ]
-        yield from context.measure_segments(context.wanted([gene for genes in changed_genes for gene in genes]))
+        yield from context.measure_segments(context.unmeasured([gene for genes in changed_genes for gene in genes]))
         for level, (genes, new) in enumerate(zip(current, changed_genes, strict=True)):
             for index, gene in enumerate(new):
                 first_values, new_values = context.table.of(genes[index]), context.table.of(gene)

@@ -61,7 +61,7 @@ class SearchContext:
         self._proposals: dict[Gene | Genome, Proposal] = {}
 
     @property
-    def by_model(self) -> bool:
+    def has_model(self) -> bool:
         """Whether a model predicts, not the formula."""
         return any(model is not None for model in self.models)
 
@@ -95,7 +95,7 @@ class SearchContext:
             if not isinstance(genome, Infeasible):
                 yield genome
 
-    def at_every_grant(self, genes: Sequence[Gene]) -> list[Gene]:
+    def limit_to_grants(self, genes: Sequence[Gene]) -> list[Gene]:
         """Genes together with their variants limited to the grants of levels."""
         levels = [self.rules.levels[group[0]] for group in self.table.groups]
         return (
@@ -114,14 +114,14 @@ class SearchContext:
 
     # proposing
 
-    def propose(self, of: Gene | Genome, proposal: Proposal) -> None:
+    def propose(self, candidate: Gene | Genome, proposal: Proposal) -> None:
         """Note the proposal of a segment, or of a program and its segments, unless an earlier one of this job exists."""
-        parts: tuple[Gene | Genome, ...] = (of,) if isinstance(of, Gene) else (of, *of)
+        parts: tuple[Gene | Genome, ...] = (candidate,) if isinstance(candidate, Gene) else (candidate, *candidate)
         for part in parts:
             self._proposals.setdefault(part, proposal)
 
-    def proposal(self, of: Gene | Genome) -> Proposal:
-        return self._proposals.get(of, self.proposer)
+    def proposal(self, candidate: Gene | Genome) -> Proposal:
+        return self._proposals.get(candidate, self.proposer)
 
     def _inherit(self, old: Gene | Genome, new: Gene | Genome) -> None:
         """Give `new` the proposal of `old`."""
@@ -130,7 +130,7 @@ class SearchContext:
 
     # measuring
 
-    def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
+    def unmeasured(self, genes: Sequence[Gene]) -> list[Gene]:
         """Unmeasured genes, without switched-off options, each once."""
         permitted_genes = [self.rules.permitted(gene) for gene in genes]
         if self.rules.wide:
@@ -208,9 +208,8 @@ class SearchContext:
             if self.rules.less:
                 last = max(core for gene in genome for core in gene.cores)
                 granted_cores = np.array([last < granted.cores for granted in self.rules.granted])
-                costs[-1] = np.where(
-                    granted_cores & (costs[-1] < NEVER / 2), costs[-1], NEVER
-                )  # savings at borders are subtracted from NEVER as well
+                fits = granted_cores & (costs[-1] < NEVER / 2)  # savings at borders are subtracted from NEVER as well
+                costs[-1] = np.where(fits, costs[-1], NEVER)
         return costs
 
     def foreseen(self, genome: Genome, level: int) -> Asking[float]:
@@ -222,7 +221,7 @@ class SearchContext:
             return float(NEVER)
         return float(self.expected([genome])[0][level])
 
-    def held(self, genome: Genome, level: int) -> Genome:
+    def add_persistent(self, genome: Genome, level: int) -> Genome:
         """Genome with the persistent tensors that are expected to make it faster at a level.
 
         Channel splits are not tried together with them: initial plans by prediction have tried these, and they take too long for every

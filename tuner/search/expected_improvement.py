@@ -44,16 +44,17 @@ def expected_savings(
     """
     singles = [gene for genome in context.single_operators() for gene in genome if not context.table.known(gene)]
     raws = yield from context.features(singles)
-    open_ = [(gene, raw) for gene, raw in zip(singles, raws, strict=True) if raw is not None]
-    guessed = (
-        context.predicted([gene for gene, _ in open_], np.stack([raw for _, raw in open_])) if open_ else np.zeros((0, predicted.shape[1]))
-    )
+    unpredicted = [(gene, raw) for gene, raw in zip(singles, raws, strict=True) if raw is not None]
+    predicted_singles = np.zeros((0, predicted.shape[1]))
+    if unpredicted:
+        predicted_singles = context.predicted([gene for gene, _ in unpredicted], np.stack([raw for _, raw in unpredicted]))
     positions = np.array([(gene.stop - 1, gene.stop - gene.start - 1) for gene in genes])
     total, longest = np.zeros(len(genes)), max((gene.stop - gene.start for gene in genes), default=0)
     for level in levels:
         border = float(context.known.border[level])
         cost, _ = context.table.costs(level, border, width, room=longest)
-        _improve_paths(cost, ((gene, cycles) for (gene, _), cycles in zip(open_, guessed[:, level].tolist(), strict=True)), border)
+        single_cycles = zip((gene for gene, _ in unpredicted), predicted_singles[:, level].tolist(), strict=True)
+        _improve_paths(cost, single_cycles, border)
         best = shortest_cover(cost)
         if best is None:  # no measured or predicted gene covers some operator at this level
             continue
@@ -94,11 +95,11 @@ def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
     if not fastest:
         return np.ones((len(genes), len(levels)))
     rows = [(number, look, cycles) for number, ways in enumerate(fastest.values()) for _, look, cycles in ways]
-    rows_measured, looks, cycles = zip(*rows, strict=True)
+    group, looks, cycles = zip(*rows, strict=True)
     predicted = _predict_proposals(context, np.frombuffer(b"".join(looks), np.float32).reshape(len(rows), -1))
     errors = np.log(np.stack(cycles)) - np.log(predicted)
-    count = np.bincount(rows_measured, minlength=len(fastest))
-    mean = np.column_stack([np.bincount(rows_measured, errors[:, level], len(fastest)) for level in range(len(levels))]) / count[:, None]
+    count = np.bincount(group, minlength=len(fastest))
+    mean = np.column_stack([np.bincount(group, errors[:, level], len(fastest)) for level in range(len(levels))]) / count[:, None]
     runs = np.array(table.runs_of({structure: number for number, structure in enumerate(fastest)}))
     start, stop = (np.array(bounds)[:, None] for bounds in zip(*(gene[:2] for gene in genes), strict=True))
     overlap = np.maximum(0, np.minimum(stop, runs[:, 1]) - np.maximum(start, runs[:, 0]))

@@ -67,15 +67,15 @@ class CutGraph:
         """Dag with times on the fewest measured cores."""
         return Dag.of([times[min(times)] for times in self.times], self.edges)
 
-    def genome(self, placed: Sequence[Cores]) -> Genome:
+    def genome(self, core_sets: Sequence[Cores]) -> Genome:
         """Genome of the best genes for the cores of each segment."""
-        return tuple(genes[len(cores)]._replace(cores=cores) for genes, cores in zip(self.genes, placed, strict=True))
+        return tuple(genes[len(cores)]._replace(cores=cores) for genes, cores in zip(self.genes, core_sets, strict=True))
 
-    def expected(self, placed: Sequence[Cores]) -> float:
+    def expected(self, core_sets: Sequence[Cores]) -> float:
         """Expected cycles of the program."""
-        times = np.array([times[len(cores)] for times, cores in zip(self.times, placed, strict=True)], np.float64)
-        moved = np.array([moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)], np.float64)
-        return replay_cycles(times, moved, self.wiring, core_masks(placed), self.port, self.delay)
+        times = np.array([times[len(cores)] for times, cores in zip(self.times, core_sets, strict=True)], np.float64)
+        moved = np.array([moved[len(cores)] for moved, cores in zip(self.moved, core_sets, strict=True)], np.float64)
+        return replay_cycles(times, moved, self.wiring, core_masks(core_sets), self.port, self.delay)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class StagedProgram:
     """Program in stages of clusters of segments, as placed genomes.
 
     stages: genes of each, in execution order.  genome: all of them.
-    listed: list schedules with the same number of cores for each segment.
+    schedules: list schedules with the same number of cores for each segment.
     clusters: number of nodes of the partitioned graph.
     """
 
@@ -91,7 +91,7 @@ class StagedProgram:
     clusters: int
     stages: tuple[Genome, ...]
     genome: Genome
-    listed: tuple[Genome, ...]
+    schedules: tuple[Genome, ...]
 
 
 class Placer:
@@ -116,13 +116,13 @@ class Placer:
             [replay_cycles(prices[:, level].copy(), moved, wiring, cores, port, self.delay) for level, port in enumerate(self.ports)]
         )
 
-    def pieces(self, cut: Cut, level: int, border: float) -> CutGraph | None:
+    def cut_graph(self, segments: Cut, level: int, border: float) -> CutGraph | None:
         """Graph of a cut, of all operators or some consecutive ones; None for an unmeasured segment.
 
         Numbers of cores without a gain are left out.
         """
         genes, times, moved = [], [], []
-        for start, stop in cut:
+        for start, stop in segments:
             genes_by_width: dict[int, Gene] = {}
             cycles: dict[int, int] = {}
             for width in widths(self.target_graph):
@@ -136,7 +136,7 @@ class Placer:
             times.append(cycles)
             moved.append({width: self.table.moved(gene) for width, gene in genes_by_width.items()})
         edges = segment_edges(self.target_graph, tuple(genes_by_width[min(genes_by_width)] for genes_by_width in genes))
-        wiring = segment_wiring(self.target_graph, [start for start, _ in cut], cut[-1][1])
+        wiring = segment_wiring(self.target_graph, [start for start, _ in segments], segments[-1][1])
         return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores[level], self.ports[level], self.delay)
 
     def proposals(
@@ -159,8 +159,8 @@ class Placer:
             segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
         wide, *narrow = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
         cuts = dict.fromkeys(segment_cut(genome) for genome in (*narrow, *genomes[:1]) if genome is not None)
-        pieces = [graph for genome_cut in cuts if (graph := self.pieces(genome_cut, level, border)) is not None]
-        listed = sorted(placement for graph in pieces for placement in self.listed(graph))
+        graphs = [graph for genome_cut in cuts if (graph := self.cut_graph(genome_cut, level, border)) is not None]
+        listed = sorted(placement for graph in graphs for placement in self.list_schedules(graph))
         annealer = Annealer(self.table, level, border, self.ports[level], self.delay, self.cores[level])
         starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *genomes[:1]) if genome is not None]
         steps = self.config.annealing // len(self.ports)
@@ -172,77 +172,76 @@ class Placer:
         limit = (1 + _DOUBT) * fastest
         return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not is_known(g)]
 
-    def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
+    def list_schedules(self, graph: CutGraph) -> list[tuple[float, Genome]]:
         """Placements by list scheduling with expected cycles, the fastest first."""
-        settings = (allocate_widths(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
+        settings = (allocate_widths(graph.dag, graph.times, graph.cores), [min(times) for times in graph.times], None)
         placement = [
-            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, setting, in_order).cores
+            list_schedule(graph.dag, graph.times, graph.cores, self.delay, setting, in_order).cores
             for setting in settings
             for in_order in (False, True)
         ]
-        return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placement))
+        return sorted((graph.expected(cores), graph.genome(cores)) for cores in dict.fromkeys(placement))
 
-    def staged(self, pieces: CutGraph, level: int, border: float, clustered: bool = True) -> Asking[StagedProgram | None]:
+    def propose_stages(self, graph: CutGraph, level: int, border: float, clustered: bool = True) -> Asking[StagedProgram | None]:
         """Cheapest stages of linear clusters of segments.
 
         None if the search would exceed the configured number of states, or a segment is not measured on one core.
         """
-        if any(1 not in times for times in pieces.times):
+        if any(1 not in times for times in graph.times):
             return None
-        quotient = self.quotient(pieces, clustered)
+        quotient = self.quotient(graph, clustered)
         clusters = quotient.clusters
         states = self.states(quotient)
         if states is None:
             return None
-        times = [_sequence_cycles([pieces.times[i] for i in cluster]) for cluster in clusters]
-        moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
+        times = [_sequence_cycles([graph.times[i] for i in cluster]) for cluster in clusters]
+        moved = [sum(graph.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
 
-        def placed(stage: Stage) -> dict[int, Cores]:
-            assignment = assign_cores(stage, times, pieces.cores)
+        def place_stage(stage: Stage) -> dict[int, Cores]:
+            assignment = assign_cores(stage, times, graph.cores)
             groups = ((i, cores) for group, cores in zip(stage, assignment, strict=True) for c in group for i in clusters[c])
-            return {i: cores[: _fastest(pieces.times[i], len(cores))] for i, cores in groups}
+            return {i: cores[: _fastest(graph.times[i], len(cores))] for i, cores in groups}
 
         def bound(stage: Stage) -> int:
-            load = [0] * pieces.cores
-            for group, cores in zip(stage, assign_cores(stage, times, pieces.cores), strict=True):
+            load = [0] * graph.cores
+            for group, cores in zip(stage, assign_cores(stage, times, graph.cores), strict=True):
                 for core in cores:
                     load[core] += sum(times[c][len(cores)] for c in group)
             return round(border + max(*load, sum(moved[c] for group in stage for c in group)))
 
         def ask(stages: Sequence[Stage]) -> Asking[list[int]]:
-            return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], level)
+            return self._measure_stages(graph, [place_stage(stage) for stage in stages], [bound(stage) for stage in stages], level)
 
         # the partition asks for cycles of stages, which are measured as requests
         best = yield from translate(partition(quotient.dag, states, bound, self.config.stages), ask)
-        places = {i: (cores, number) for number, stage in enumerate(best.stages) for i, cores in placed(stage).items()}
-        core_sets = [places[i][0] for i in range(len(pieces.dag))]
-        genome = pieces.genome(core_sets)
+        places = {i: (cores, number) for number, stage in enumerate(best.stages) for i, cores in place_stage(stage).items()}
+        core_sets = [places[i][0] for i in range(len(graph.dag))]
+        genome = graph.genome(core_sets)
         stages = [tuple(gene for i, gene in enumerate(genome) if places[i][1] == number) for number in range(len(best.stages))]
         widths_of_pieces = [len(cores) for cores in core_sets]
         schedules = [
-            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, widths_of_pieces, in_order).cores
-            for in_order in (False, True)
+            list_schedule(graph.dag, graph.times, graph.cores, self.delay, widths_of_pieces, in_order).cores for in_order in (False, True)
         ]
-        listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(schedules))
+        listed = tuple(graph.genome(cores) for cores in dict.fromkeys(schedules))
         return StagedProgram(best, len(clusters), tuple(stages), genome, listed)
 
-    def quotient(self, pieces: CutGraph, clustered: bool = True) -> Quotient:
+    def quotient(self, graph: CutGraph, clustered: bool = True) -> Quotient:
         """Linear clusters of the segments, contracted while the longest path stays equal; or the segments themselves."""
-        return contract(pieces.dag, linear_clusters(pieces.dag, self.delay) if clustered else [], pieces.dag.span)
+        return contract(graph.dag, linear_clusters(graph.dag, self.delay) if clustered else [], graph.dag.span)
 
     def states(self, quotient: Quotient) -> States | None:
         """States of the search for stages; None if more than the configuration allows."""
         pruning = Pruning(self.config.group_clusters, self.config.groups)
         return enumerate_states(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
 
-    def _measured(self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
+    def _measure_stages(self, graph: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
         """Cycles of placed stages, measured; for a stage without parallel segments its bound, which is exact."""
         keys: list[object] = []
         open_: dict[object, Genome] = {}
         for stage_cores in stages:
             positions = {i: position for position, i in enumerate(sorted(stage_cores))}
-            genes = tuple(pieces.genes[i][len(stage_cores[i])]._replace(cores=stage_cores[i]) for i in positions)
-            edges = tuple((positions[a], positions[b]) for a, b in pieces.edges if a in positions and b in positions)
+            genes = tuple(graph.genes[i][len(stage_cores[i])]._replace(cores=stage_cores[i]) for i in positions)
+            edges = tuple((positions[a], positions[b]) for a, b in graph.edges if a in positions and b in positions)
             key: object = (tuple((self.table.structures.key(gene), gene.cores) for gene in genes), edges)
             keys.append(None if runs_in_sequence(genes) else key)
             if keys[-1] is not None and key not in self._predicted:

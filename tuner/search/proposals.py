@@ -60,9 +60,9 @@ def _stage_programs(context: SearchContext) -> Asking[list[Genome]]:
     level = rules.order[number % len(rules.order)]
     border = float(context.known.border[level])
     segmentation = context.table.segmentation(level, border, longest=placement.longest, width=1)
-    pieces = None if segmentation is None else context.placer.pieces(segment_cut(segmentation[0]), level, border)
-    staged = None if pieces is None else (yield from context.placer.staged(pieces, level, border))
-    return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.listed]))
+    pieces = None if segmentation is None else context.placer.cut_graph(segment_cut(segmentation[0]), level, border)
+    staged = None if pieces is None else (yield from context.placer.propose_stages(pieces, level, border))
+    return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.schedules]))
 
 
 def _table_programs(context: SearchContext) -> Iterator[tuple[Genome | None, Proposal]]:
@@ -82,7 +82,7 @@ def _table_programs(context: SearchContext) -> Iterator[tuple[Genome | None, Pro
     for index, (price, level) in enumerate(prices):
         if (index + context.turn) % context.share.count == context.share.index:
             segmentation = context.table.segmentation(level, price * border[level], width=width[level])
-            yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH
+            yield context.add_persistent(segmentation[0], level) if segmentation else None, SHORTEST_PATH
     for level in rules.order * 2:
         segmentation = context.table.segmentation(level, border[level], 0.02, context.rng, width=width[level])
-        yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH
+        yield context.add_persistent(segmentation[0], level) if segmentation else None, SHORTEST_PATH

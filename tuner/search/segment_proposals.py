@@ -84,7 +84,7 @@ def _measure_best(
     """
     for gene, proposer in genes.items():
         context.propose(gene, Proposal(proposer))
-    pool = context.wanted([*genes])
+    pool = context.unmeasured([*genes])
     raws = yield from context.features(pool)
     new_genes = _with_new_features(context, pool, raws)
     if not new_genes:

@@ -60,7 +60,7 @@ def _first_programs(context: SearchContext) -> Asking[None]:
     if context.shard == 0 and context.config.use.segmentations:
         programs = yield from improve_segments(context, (yield from Bootstrap(context).measured()))
         yield from _measure_programs(context, programs)
-        yield from _measure_programs(context, [context.held(genome, level) for level, genome in enumerate(programs)])
+        yield from _measure_programs(context, [context.add_persistent(genome, level) for level, genome in enumerate(programs)])
 
 
 def _measure_programs(context: SearchContext, genomes: Sequence[Genome]) -> Asking[None]:
@@ -79,7 +79,7 @@ def _first_segments(context: SearchContext) -> list[Gene]:
     genes = single_operator_genes(context)
     if context.rules.several > 1:
         genes += first_genes(context.target_graph, context.table, context.config.use.halo_cache)
-    segments = context.wanted(context.at_every_grant(genes))
+    segments = context.unmeasured(context.limit_to_grants(genes))
     return segments[context.shard :: context.rules.shards]
 
 
@@ -87,12 +87,12 @@ def _evolve(context: SearchContext) -> Asking[None]:
     count, proposals = context.config.search.generation, list[Genome]()
     context.proposer = BASELINE
     if context.explores:
-        yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context))))
+        yield from context.measure_segments(context.unmeasured(context.limit_to_grants(changed_operators(context))))
         yield from explore_segments(context)
         proposals = yield from propose_programs(context, count)
     children = yield from grow_children(context, count - len(proposals), proposals)
     # their segments too, for segmentations and for children of other jobs
-    yield from context.measure_segments(context.wanted([gene for genome in children for gene in genome]))
+    yield from context.measure_segments(context.unmeasured([gene for genome in children for gene in genome]))
     programs = yield from context.repaired([*proposals, *children])
     fitting = [genome for genome in programs if genome is not None and not context.known.measured(genome)]
     yield from context.measure_programs(list(dict.fromkeys(fitting)))

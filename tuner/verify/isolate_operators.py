@@ -61,8 +61,8 @@ class _Builder:
     def __init__(self, model: ModelProto, groups: FusedModel, constants: set[str], values: Mapping[str, Array]) -> None:
         self.model, self.constants, self.values = model, constants, values
         self.views = {node.output[0]: node for node in groups.model.graph.node if node.op_type in VIEWS and node.domain in ("", "ai.onnx")}
-        self.made = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-        self.made.graph.name = "alone"
+        self.isolated = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+        self.isolated.graph.name = "alone"
         self.given: dict[str, Array] = {}
         self.kinds: dict[str, str] = {}
         self.expected: dict[str, Array] = {}
@@ -73,22 +73,22 @@ class _Builder:
         order = _OVER_HEADS.get(node.op_type, ()) if self.values[y].ndim == 4 else ()
         if len(read) != (2 if node.op_type == "QLinearMatMul" else 1):
             order = ()  # a product with a constant goes over channels
-        new = {name: self._read(name, f"{y}.{i}", order) for i, name in enumerate(read)}
+        renamed = {name: self._connect_input(name, f"{y}.{i}", order) for i, name in enumerate(read)}
         if order:
-            new[y] = f"{y}.heads"
+            renamed[y] = f"{y}.heads"
         for member in members:
-            copy = self.made.graph.node.add()
+            copy = self.isolated.graph.node.add()
             copy.CopyFrom(member)
-            copy.input[:] = [new.get(name, name) for name in copy.input]
-            copy.output[:] = [new.get(name, name) for name in copy.output]
+            copy.input[:] = [renamed.get(name, name) for name in copy.input]
+            copy.output[:] = [renamed.get(name, name) for name in copy.output]
         self.kinds[y], self.expected[y] = node.op_type, self.values[y]
         if order:
             moved = self.values[y].transpose(order)
             self.expected[y] = moved.reshape(_joined_heads_shape(moved.shape, order))
-            self.made.graph.node.append(helper.make_node("Transpose", [new[y]], [f"{y}.moved"], perm=list(order)))
+            self.isolated.graph.node.append(helper.make_node("Transpose", [renamed[y]], [f"{y}.moved"], perm=list(order)))
             self._reshape(f"{y}.moved", y, self.expected[y].shape)
 
-    def _read(self, name: str, prefix: str, order: Sequence[int]) -> str:
+    def _connect_input(self, name: str, prefix: str, order: Sequence[int]) -> str:
         """Name of the tensor that an operator reads in place of `name`.  order: () without heads."""
         source, chain = name, list[NodeProto]()
         # through the views in front of the operator
@@ -108,21 +108,21 @@ class _Builder:
             self.given[input_name] = moved.reshape(_joined_heads_shape(shape, order))
             self._reshape(input_name, f"{prefix}.apart", shape)
             inverse = np.argsort(order).tolist()
-            self.made.graph.node.append(helper.make_node("Transpose", [f"{prefix}.apart"], [f"{prefix}.given"], perm=inverse))
+            self.isolated.graph.node.append(helper.make_node("Transpose", [f"{prefix}.apart"], [f"{prefix}.given"], perm=inverse))
             input_name = f"{prefix}.given"
         for i, node in enumerate(reversed(chain)):
-            copy = self.made.graph.node.add()
+            copy = self.isolated.graph.node.add()
             copy.CopyFrom(node)
             copy.name, copy.input[0], copy.output[0] = f"{prefix}.{i}", input_name, f"{prefix}.{i}"
             input_name = copy.output[0]
         return input_name
 
     def _reshape(self, source: str, target: str, shape: Sequence[int]) -> None:
-        self.made.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}.shape"))
-        self.made.graph.node.append(helper.make_node("Reshape", [source, f"{target}.shape"], [target]))
+        self.isolated.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}.shape"))
+        self.isolated.graph.node.append(helper.make_node("Reshape", [source, f"{target}.shape"], [target]))
 
     def finish(self) -> IsolatedOperators:
-        graph = self.made.graph
+        graph = self.isolated.graph
         used = names_read(graph.node)
         graph.initializer.extend(item for item in self.model.graph.initializer if item.name in used)
         for values, ports in ((self.given, graph.input), (self.expected, graph.output)):
@@ -130,7 +130,7 @@ class _Builder:
                 helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
                 for name, array in values.items()
             )
-        return IsolatedOperators(self.made, self.given, self.kinds, self.expected)
+        return IsolatedOperators(self.isolated, self.given, self.kinds, self.expected)
 
 
 def _joined_heads_shape(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def test_operators_are_changed_alone_by_descending_time() -> None:
     assert len(whose) == len(alone) > 3
     took = [float(np.log(table.of(alone[table.structures.structure(*gene[:2])])).mean()) for gene in whose]
     assert took == sorted(took, reverse=True)
-    first = [gene for context in contexts[0] for gene in context.wanted(context.at_every_grant(changed_operators(context)))]
+    first = [gene for context in contexts[0] for gene in context.unmeasured(context.limit_to_grants(changed_operators(context)))]
     assert len(first) > 3
     search.step(measure)
     assert all(table.known(gene) for gene in first)

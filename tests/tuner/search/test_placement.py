@@ -106,7 +106,7 @@ def test_parallel_time_is_between_longest_and_sum() -> None:
 
 def test_pieces_know_what_was_measured() -> None:
     _, table = measured()
-    pieces = placer(table).pieces(segment_cut(singles(table)), 0, 0.0)
+    pieces = placer(table).cut_graph(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
     for genes, times, moved in zip(pieces.genes, pieces.times, pieces.moved, strict=True):
         assert list(genes) == list(times) == list(moved)
@@ -117,16 +117,16 @@ def test_pieces_know_what_was_measured() -> None:
             assert (times[width], len(gene.cores)) == (known[0], width)
             assert moved[width] > 0
         assert list(times.values()) == sorted(times.values(), reverse=True), "more cores only where that is faster"
-    assert placer(table).pieces([(0, len(target_graph().operators))], 0, 0.0) is None, "never measured"
+    assert placer(table).cut_graph([(0, len(target_graph().operators))], 0, 0.0) is None, "never measured"
 
 
 @pytest.mark.parametrize("cores", [2, 4])
 def test_list_schedules_are_genomes_with_near_estimates(cores: int) -> None:
     evaluator, table = measured("inception_block", cores)
     p = placer(table)
-    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
+    pieces = p.cut_graph(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
-    found = p.listed(pieces)
+    found = p.list_schedules(pieces)
     assert [expected for expected, _ in found] == sorted(expected for expected, _ in found)
     assert {core for _, genome in found for gene in genome for core in gene.cores} == set(range(cores))
     for expected, genome in found:
@@ -140,20 +140,20 @@ def test_list_schedules_are_genomes_with_near_estimates(cores: int) -> None:
 def test_stages_are_measured_and_remembered() -> None:
     evaluator, table = measured()
     p, ears = placer(table), Ears(evaluator)
-    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
+    pieces = p.cut_graph(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
-    staged = run_to_end(p.staged(pieces, 0, 0.0), ears)
+    staged = run_to_end(p.propose_stages(pieces, 0, 0.0), ears)
     assert staged is not None
     assert ears.heard
     assert staged.clusters < len(pieces.dag)
-    for genome in (staged.genome, *staged.listed):
+    for genome in (staged.genome, *staged.schedules):
         assert find_fault(target_graph(), genome, True) is None
         assert segment_cut(genome) == segment_cut(singles(table))
     count = len(ears.heard)
-    again = run_to_end(p.staged(pieces, 0, 0.0), ears)
+    again = run_to_end(p.propose_stages(pieces, 0, 0.0), ears)
     assert again is not None
     assert (again.genome, len(ears.heard)) == (staged.genome, count)
-    other = run_to_end(p.staged(pieces, 1, 0.0), ears)
+    other = run_to_end(p.propose_stages(pieces, 1, 0.0), ears)
     assert other is not None, "stages are measured at all levels at once"
     # barriers only cost: what waits for its inputs alone is done no later, but for what the cores' ports lose to each other
     assert cycles(evaluator, "program", staged.genome)[0] <= staged.partition.cycles * 1.05
@@ -162,18 +162,18 @@ def test_stages_are_measured_and_remembered() -> None:
 def test_too_many_states_are_given_up() -> None:
     evaluator, table = measured()
     p = placer(table, states=3)
-    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
+    pieces = p.cut_graph(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
-    assert run_to_end(p.staged(pieces, 0, 0.0), Ears(evaluator)) is None
+    assert run_to_end(p.propose_stages(pieces, 0, 0.0), Ears(evaluator)) is None
 
 
 def test_stages_without_clusters_visit_more_states() -> None:
     evaluator, table = measured()
     p = placer(table)
-    pieces = p.pieces(segment_cut(singles(table)), 0, 0.0)
+    pieces = p.cut_graph(segment_cut(singles(table)), 0, 0.0)
     assert pieces is not None
-    with_clusters = run_to_end(p.staged(pieces, 0, 0.0), Ears(evaluator))
-    without = run_to_end(p.staged(pieces, 0, 0.0, clustered=False), Ears(evaluator))
+    with_clusters = run_to_end(p.propose_stages(pieces, 0, 0.0), Ears(evaluator))
+    without = run_to_end(p.propose_stages(pieces, 0, 0.0, clustered=False), Ears(evaluator))
     assert with_clusters is not None
     assert without is not None
     assert without.clusters == len(pieces.dag)
