@@ -212,7 +212,7 @@ class Stages:
         target_graph, compiler, machine = self.target_graph, self.compiler, self.target_graph.machine
         begin_s = self._total_s
         self.rows.append(None)
-        fitting = [found for gene in genome if (found := self._segment(gene)) is not None]
+        fitting = [segment for gene in genome if (segment := self._segment(gene)) is not None]
         if len(fitting) < len(genome):
             return
         segments = [plan for plan, _ in fitting]

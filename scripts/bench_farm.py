@@ -222,7 +222,7 @@ class Scorer:
         begin = time.process_time()
         self.job_runner.hear(Update(0, [[], *epochs], None))
         heard_s = time.process_time() - begin
-        learnt_rows = sum(len(from_bytes(found, EPOCH)["kind"]) for epoch in epochs for found in epoch)
+        learnt_rows = sum(len(from_bytes(entry, EPOCH)["kind"]) for epoch in epochs for entry in epoch)
         self.absorbed_us = heard_s / max(1, learnt_rows) * 1e6
         trained = self.job_runner.work(Training(1, len(epochs) + 1, 0, window.rows), Update(len(epochs) + 1, (), None))
         assert isinstance(trained, TrainingOutcome)
@@ -239,7 +239,7 @@ class Scorer:
     def genes_per_s(self, seconds: float) -> float:
         """Genes scored per second of CPU time, none of them seen before."""
         rules, table, rng = self.job_runner.rules, self.known.table, np.random.default_rng(0)
-        segmentations = [found[0] for level in range(len(rules.levels)) if (found := table.segmentation(level)) is not None]
+        segmentations = [entry[0] for level in range(len(rules.levels)) if (entry := table.segmentation(level)) is not None]
         seen: set[Any] = set()
 
         def score() -> tuple[int, float]:

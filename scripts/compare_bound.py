@@ -131,11 +131,12 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     (`compiler.target.weight_expansion`).
     """
     values, size = load_machine("edge").model_dump(), elements * dtype.size_bytes
-    left, item, found = max(2048, size // 128), dtype.size_bytes, []
+    small_bytes, item, machines = max(2048, size // 128), dtype.size_bytes, []
     for sums, (vectors, right) in product(
-        (size // 16, size // 32), ((1408 * item, left // 2), (1536 * item, left), (2048 * item, left), (32768, left))
+        (size // 16, size // 32),
+        ((1408 * item, small_bytes // 2), (1536 * item, small_bytes), (2048 * item, small_bytes), (32768, small_bytes)),
     ):
-        small = {"L0A": left, "L0B": right, "L0C": max(4096, sums), "UB": vectors}
+        small = {"L0A": small_bytes, "L0B": right, "L0C": max(4096, sums), "UB": vectors}
         changes = {
             "name": "traffic",
             "buffers_bytes": {"L1": size - sum(small.values()), **small},
@@ -143,8 +144,8 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
             "contention": {"none": 1.0},
         }
         if 2 * sum(small.values()) < size:
-            found.append(Machine.model_validate(values | changes))
-    return list(dict.fromkeys(found))
+            machines.append(Machine.model_validate(values | changes))
+    return list(dict.fromkeys(machines))
 
 
 def plan_by_estimate(target_graph: TargetGraph) -> Plan | None:

@@ -190,17 +190,17 @@ def operator_shape(target_graph: TargetGraph, spec: TargetOp) -> Shape | Product
     """The shape of a convolution or matrix product of one image; None for other operators."""
     kernel = spec.operator
     if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and target_graph.images == 1:
-        left, right = target_graph.graph.shapes[kernel.a][1] // spec.groups, target_graph.graph.shapes[kernel.b][1] // spec.groups
+        left_operand, right = target_graph.graph.shapes[kernel.a][1] // spec.groups, target_graph.graph.shapes[kernel.b][1] // spec.groups
         columns = spec.pixels if spec.transposed else right
-        return Product(spec.groups, spec.out_h * spec.out_w, left, columns, spec.transposed)
+        return Product(spec.groups, spec.out_h * spec.out_w, left_operand, columns, spec.transposed)
     if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or target_graph.storages[0].n > 1:
         return None
     c_out, c_in = kernel.weights.shape[:2]
     window = (kernel.weights.shape[2], kernel.weights.shape[3])
     # negative padding, rows and columns that are not read, is no padding that ONNX knows
-    top, left, bottom, right = (min(0, pad) for pad in kernel.pads)
-    pads = (kernel.pads[0] - top, kernel.pads[1] - left, kernel.pads[2] - bottom, kernel.pads[3] - right)
-    high, wide = spec.in_h + top + bottom, spec.in_w + left + right
+    top, left_operand, bottom, right = (min(0, pad) for pad in kernel.pads)
+    pads = (kernel.pads[0] - top, kernel.pads[1] - left_operand, kernel.pads[2] - bottom, kernel.pads[3] - right)
+    high, wide = spec.in_h + top + bottom, spec.in_w + left_operand + right
     return Shape(
         c_in * kernel.groups, c_out, high, wide, window, kernel.stride, kernel.dilation, pads, kernel.groups, spec.residual is not None
     )  # fmt: skip
@@ -217,12 +217,14 @@ def save_model(shape: Shape | Product, folder: Path) -> Path:
 
 def count_operators(networks: Sequence[str], machine: str) -> dict[Shape | Product, Counter[str]]:
     """Distinct convolutions and matrix products of networks -> how often each has them."""
-    found: dict[Shape | Product, Counter[str]] = {}
-    known: dict[str, Shape | Product] = {}
+    counts: dict[Shape | Product, Counter[str]] = {}
+    shape_by_structure: dict[str, Shape | Product] = {}
     for name in networks:
         target_graph = network(name, machine)
         for spec in target_graph.operators:
             shape = operator_shape(target_graph, spec)
             if shape is not None:
-                found.setdefault(known.setdefault(canonical_json(spec.signature(target_graph.storages)), shape), Counter())[name] += 1
-    return found
+                structure = canonical_json(spec.signature(target_graph.storages))
+                first_shape = shape_by_structure.setdefault(structure, shape)
+                counts.setdefault(first_shape, Counter())[name] += 1
+    return counts

@@ -115,7 +115,7 @@ class Evolution(Walk):
         def admit(point: P) -> Points[P]:
             nonlocal born
             value = yield point
-            if value is not None and all(point != other for _, _, other in people):
+            if value is not None and all(point != existing for _, _, existing in people):
                 born += 1
                 insort(people, (value, born, point))
                 del people[POPULATION:]

@@ -70,9 +70,9 @@ def random_graph(seed: int) -> tuple[Graph, str]:
             words.append(f"{kind}/{stride}->{out}" + ("+res" if residual else ""))
         shapes[y] = operators[-1].output_shape([shapes[name] for name in operators[-1].inputs])
         x = y
-    made = Graph("drawn", (Port("x", "x", shapes["x"]),), (Port(x, x, shapes[x]),), tuple(operators), shapes, digest=f"{seed:032x}")
-    made.verify()
-    return made, " ".join(words)
+    graph = Graph("drawn", (Port("x", "x", shapes["x"]),), (Port(x, x, shapes[x]),), tuple(operators), shapes, digest=f"{seed:032x}")
+    graph.verify()
+    return graph, " ".join(words)
 
 
 def random_machine(seed: int) -> Machine:

@@ -81,7 +81,11 @@ def read_rows(name: str, records: Records, budgets: Sequence[int], restarts: Seq
         simulations += prediction["points"][0][2]
         row: Row = {"case": name, "programs": budget, "seed": seed, "cpu_s": cpu_s, "simulations": int(simulations)}
         for length in [length for length in restarts if length < budget]:
-            pool = [read_curve(other, length) for pool_seed, other in searches.items() if pool_seed != seed and other["programs"] >= length]
+            pool = [
+                read_curve(pool_record, length)
+                for pool_seed, pool_record in searches.items()
+                if pool_seed != seed and pool_record["programs"] >= length
+            ]
             if pool:
                 k = max(1, int(cpu_s / np.mean([end[1] for end in pool])))
                 logs[f"restarts_{length}"] = expect_best(np.array([over_bound(end) for end in pool]), k)

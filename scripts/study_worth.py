@@ -50,7 +50,7 @@ NETWORKS = "shufflenet,made:mobilenet_v2,densenet121,resnet50,made:vit_b16"
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One core's records.  unit: in the order of the program's operators."""
+    """Records of one core.  target_graph: with operators in the order of the program."""
 
     target_graph: TargetGraph
     program: Program
@@ -62,7 +62,7 @@ class Stream:
 
     @cached_property
     def moves(self) -> list[tuple[int, bool, str, str, tuple[int, ...]]]:
-        """Row, whether it stores, kind and name of the buffer, range: of every transfer of DDR."""
+        """DDR transfers: row, whether it stores, kind and name of the buffer, range."""
         buffers = sorted((b for b in self.program.memory.buffers if b.size_blocks), key=lambda b: b.offset_blocks)
         firsts = np.array([b.offset_blocks for b in buffers])
         moves = []
@@ -81,10 +81,10 @@ class Stream:
         loaded_blocks, repeated = np.zeros(self.program.memory.size_blocks, bool), []
         for row, _, kind, _, span in self.moves:
             if kind == "constant":
-                blocks = accessed_blocks(span)
-                if loaded_blocks[blocks].all():
+                block_numbers = accessed_blocks(span)
+                if loaded_blocks[block_numbers].all():
                     repeated.append(row)
-                loaded_blocks[blocks] = True
+                loaded_blocks[block_numbers] = True
         return np.array(repeated, np.int64)
 
     def has_operator(self, *ops: Op) -> Mask:
@@ -102,31 +102,31 @@ def shrink(code: Code, rows: NDArray[Any], share: float | NDArray[np.float64], c
         code[rows, column] = np.maximum(least, np.ceil(code[rows, column] * share - 1e-9).astype(np.int64))
 
 
-def _hardly(code: Code, rows: NDArray[Any]) -> None:
-    """Copies that move one block."""
+def _shorten_copies(code: Code, rows: NDArray[Any]) -> None:
+    """Reduce copies to one block each."""
     for column in (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2):
         code[rows, column] = 1
 
 
-def zeros(s: Stream, code: Code) -> None:
-    sizes = {b.name: b.size_blocks * BLOCK_BYTES for b in s.program.memory.buffers}
-    share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(s.target_graph).items()}
-    rows_and_shares = [(row, share[name]) for row, _, kind, name, _ in s.moves if kind == "constant" and name in share]
+def remove_padding(stream: Stream, code: Code) -> None:
+    sizes = {b.name: b.size_blocks * BLOCK_BYTES for b in stream.program.memory.buffers}
+    share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(stream.target_graph).items()}
+    rows_and_shares = [(row, share[name]) for row, _, kind, name, _ in stream.moves if kind == "constant" and name in share]
     rows, shares = np.array([row for row, _ in rows_and_shares], np.int64), np.array([part for _, part in rows_and_shares])
     total_length = code[rows, isa.C_LENGTH] * code[rows, isa.C_COUNT] * code[rows, isa.C_COUNT2]
     code[rows, isa.C_LENGTH] = np.maximum(1, np.ceil(total_length * shares - 1e-9))
     code[rows, isa.C_COUNT] = code[rows, isa.C_COUNT2] = 1
 
 
-def blocks(s: Stream, code: Code) -> None:
-    share = np.array([_filled(s.target_graph, spec) for spec in s.target_graph.operators])[s.operator]
+def remove_zero_blocks(stream: Stream, code: Code) -> None:
+    share = np.array([_filled(stream.target_graph, spec) for spec in stream.target_graph.operators])[stream.operator]
     sparse = share < 1
-    shrink(code, (rows := np.flatnonzero(s.has_operator(Op.MMAD) & sparse)), share[rows], [isa.M_K])
-    shrink(code, (rows := np.flatnonzero(s.feeds & s.has_operator(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
+    shrink(code, (rows := np.flatnonzero(stream.has_operator(Op.MMAD) & sparse)), share[rows], [isa.M_K])
+    shrink(code, (rows := np.flatnonzero(stream.feeds & stream.has_operator(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
 
 
 def _filled(target_graph: TargetGraph, spec: Any) -> float:
-    """Share of the blocks of weights that hold a weight; 1 where it has none."""
+    """Share of weight blocks with a nonzero weight; 1 for an operator without weights."""
     if not isinstance(spec, ConvSpec) or getattr(spec.operator, "weights", None) is None or spec.lanes == 4:
         return 1.0
     conv, x, y = spec.operator, target_graph.layout.placements[spec.operator.x], target_graph.layout.placements[spec.operator.y]
@@ -142,57 +142,58 @@ def _filled(target_graph: TargetGraph, spec: Any) -> float:
     return len(pairs) / (spec.groups * spec.n1 * spec.c1)
 
 
-def depthwise(s: Stream, code: Code) -> None:
+def share_depthwise(stream: Stream, code: Code) -> None:
     """Depthwise products shared by VECTOR and CUBE: both together finish after the harmonic sum of their times."""
-    machine = s.target_graph.machine
-    keep = np.ones(len(s.target_graph.operators))
-    for spec in s.target_graph.operators:
+    machine = stream.target_graph.machine
+    keep = np.ones(len(stream.target_graph.operators))
+    for spec in stream.target_graph.operators:
         if isinstance(spec, ConvSpec) and _depthwise(spec.operator):
             taps = math.prod(spec.operator.weights.shape[2:])
-            vector = taps * machine.vector.simple_cycles / isa.REPEAT_BLOCKS  # of a pixel of one plane
+            vector_cycles = taps * machine.vector.simple_cycles / isa.REPEAT_BLOCKS  # per pixel of one plane
             macs = spec.fractal.rows * spec.k1 * spec.fractal.lanes * spec.n1 * spec.fractal.columns / spec.fractal.rows / spec.c1
-            cube = macs / float(machine.macs_per_cycle[s.target_graph.type_of(spec.reads[0]).name.replace("uint8", "int8")])
-            keep[spec.index] = vector / (vector + cube)
-    share = keep[s.operator]
+            cube_cycles = macs / float(machine.macs_per_cycle[stream.target_graph.type_of(spec.reads[0]).name.replace("uint8", "int8")])
+            keep[spec.index] = vector_cycles / (vector_cycles + cube_cycles)
+    share = keep[stream.operator]
     split = share < 1
-    shrink(code, (rows := np.flatnonzero(s.has_operator(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
-    shrink(code, (rows := np.flatnonzero(s.has_operator(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
+    shrink(code, (rows := np.flatnonzero(stream.has_operator(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
+    shrink(code, (rows := np.flatnonzero(stream.has_operator(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
 
 
 def _depthwise(operator: Any) -> bool:
     return getattr(operator, "weights", None) is not None and operator.groups == operator.weights.shape[0] > 1
 
 
-def spills(s: Stream, code: Code) -> None:
-    _hardly(code, s.rows("scratch"))
+def remove_spills(stream: Stream, code: Code) -> None:
+    _shorten_copies(code, stream.rows("scratch"))
 
 
-def simulate_again(s: Stream, code: Code) -> None:
-    _hardly(code, s.loaded_again)
+def remove_repeated_loads(stream: Stream, code: Code) -> None:
+    _shorten_copies(code, stream.loaded_again)
 
 
-def weights(s: Stream, code: Code) -> None:
-    """No load of constants takes time: for `ahead`, which puts their bytes back."""
-    _hardly(code, s.rows("constant"))
+def remove_weight_loads(stream: Stream, code: Code) -> None:
+    """Remove loads of constants: for `ahead`, which adds their bytes again."""
+    _shorten_copies(code, stream.rows("constant"))
 
 
-def fed(s: Stream, code: Code) -> None:
-    """Neither MTE1 nor FIXPIPE takes time: for `interleaved`, which holds the rest against what they do."""
-    _hardly(code, np.flatnonzero(s.feeds & s.has_operator(Op.COPY)))
-    shrink(code, np.flatnonzero(s.has_operator(Op.IM2COL)), 0, [isa.I_K])
-    shrink(code, np.flatnonzero(s.has_operator(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
-    shrink(code, np.flatnonzero(s.has_operator(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
+def remove_feeding(stream: Stream, code: Code) -> None:
+    """Remove the time of MTE1 and FIXPIPE: for `interleaved`, which takes the maximum with their busy cycles."""
+    _shorten_copies(code, np.flatnonzero(stream.feeds & stream.has_operator(Op.COPY)))
+    shrink(code, np.flatnonzero(stream.has_operator(Op.IM2COL)), 0, [isa.I_K])
+    shrink(code, np.flatnonzero(stream.has_operator(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
+    shrink(code, np.flatnonzero(stream.has_operator(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
 
 
-def vector(s: Stream, code: Code) -> None:
-    shrink(code, np.flatnonzero(s.code[:, isa.OP] >= isa.FIRST_VECTOR_OP), 0, [isa.V_REPEATS])
+def remove_vector_work(stream: Stream, code: Code) -> None:
+    shrink(code, np.flatnonzero(stream.code[:, isa.OP] >= isa.FIRST_VECTOR_OP), 0, [isa.V_REPEATS])
 
 
 Change = Callable[[Stream, Code], None]
 DIRECT: dict[str, tuple[Change, ...]] = {
-    "zeros": (zeros,), "blocks": (blocks,), "depthwise": (depthwise,), "spills": (spills,), "again": (simulate_again,), "vector": (vector,),
+    "zeros": (remove_padding,), "blocks": (remove_zero_blocks,), "depthwise": (share_depthwise,), "spills": (remove_spills,),
+    "again": (remove_repeated_loads,), "vector": (remove_vector_work,),
 }  # fmt: skip
-EVERY = (zeros, blocks, depthwise, spills, simulate_again, vector)
+EVERY = (remove_padding, remove_zero_blocks, share_depthwise, remove_spills, remove_repeated_loads, remove_vector_work)
 
 
 class Champion:
@@ -216,20 +217,23 @@ class Champion:
         return self.timed(*changes).cycles
 
     def fetch_early(self, *changes: Change) -> int:
-        """Weights cost no time but DDR's: the longer of the run without them and of all its bytes."""
+        """Cycles with free prefetch of weights: at least those without loads of weights, and those of all DDR bytes."""
         timing = self.timed(*changes)
-        return min(timing.cycles, max(self.cycles(*changes, weights), math.ceil(timing.bus_units / SHARE_UNIT / self.port)))
+        return min(timing.cycles, max(self.cycles(*changes, remove_weight_loads), math.ceil(timing.bus_units / SHARE_UNIT / self.port)))
 
     def interleaved(self, *changes: Change) -> int:
         busy_cycles = self.timed(*changes).busy_cycles.max(0)
-        return min(self.cycles(*changes), max(self.cycles(*changes, fed), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE])))
+        return min(
+            self.cycles(*changes),
+            max(self.cycles(*changes, remove_feeding), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE])),
+        )
 
     def all_ideal(self) -> int:
         """All mechanisms together: at least the maximum of the two bounds above."""
         timing = self.timed(*EVERY)
         busy_cycles = timing.busy_cycles.max(0)
         floors = (math.ceil(timing.bus_units / SHARE_UNIT / self.port), int(busy_cycles[Engine.MTE1]), int(busy_cycles[Engine.FIXPIPE]))
-        return min(timing.cycles, max(self.cycles(*EVERY, weights, fed), *floors))
+        return min(timing.cycles, max(self.cycles(*EVERY, remove_weight_loads, remove_feeding), *floors))
 
 
 COLUMNS = ("zeros", "blocks", "depthwise", "spills", "again", "ahead", "interleaved", "vector", "all")

@@ -12,7 +12,18 @@ import pytest
 from compiler.frontend import load_model
 from compiler.ops.conv import ConvSpec
 from scripts.chains import attention_block
-from scripts.study_worth import COLUMNS, DIRECT, Champion, Stream, _filled, blocks, depthwise, spills, vector, zeros
+from scripts.study_worth import (
+    COLUMNS,
+    DIRECT,
+    Champion,
+    Stream,
+    _filled,
+    remove_padding,
+    remove_spills,
+    remove_vector_work,
+    remove_zero_blocks,
+    share_depthwise,
+)
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.parts import Engine
@@ -57,7 +68,7 @@ def test_zeros_of_a_depthwise_convolution() -> None:
     b = Builder(np.random.default_rng(0), (1, 32, 8, 8))
     target_graph, program = layer_by_layer(b.model(b.conv("x", 32, groups=32)))
     found = Champion(target_graph, program, "none")
-    before, after = found.timed(), found.timed(zeros)
+    before, after = found.timed(), found.timed(remove_padding)
     assert before.ddr_read_bytes - after.ddr_read_bytes == 15 * 32
 
 
@@ -69,7 +80,7 @@ def test_blocks_without_weights(channels: int, groups: int, kept: int, share: fl
     (spec,) = [each for each in target_graph.operators if isinstance(each, ConvSpec)]
     assert (spec.groups, _filled(target_graph, spec)) == (kept, share)
     found = Champion(target_graph, program, "none")
-    before, after = (found.timed(*changes).busy_cycles.sum(0)[Engine.CUBE] for changes in ((), (blocks,)))
+    before, after = (found.timed(*changes).busy_cycles.sum(0)[Engine.CUBE] for changes in ((), (remove_zero_blocks,)))
     assert after == before if share == 1 else after < before
 
 
@@ -77,11 +88,11 @@ def test_what_a_mechanism_takes_away_is_gone() -> None:
     found = champion("conv_chain")
     (stream,) = [each for each in found.streams if len(each.code)]
     code = stream.code.copy()
-    spills(stream, code)
+    remove_spills(stream, code)
     rows = stream.rows("scratch")
     assert len(rows)
     assert (code[rows][:, [isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2]] == 1).all()
-    busy = found.timed(vector).busy_cycles.sum(0)
+    busy = found.timed(remove_vector_work).busy_cycles.sum(0)
     assert busy[Engine.VECTOR] <= found.timed().busy_cycles.sum(0)[Engine.VECTOR]
 
 
@@ -90,7 +101,7 @@ def test_a_depthwise_convolution_is_shared_with_vector() -> None:
     target_graph, program = layer_by_layer(b.model(b.conv("x", 32, groups=32)))
     stream = Stream(target_graph, program, next(code for code in program.streams if len(code)))
     code = stream.code.copy()
-    depthwise(stream, code)
+    share_depthwise(stream, code)
     products = stream.has_operator(Op.MMAD)
     # 9/16 of a cycle for a pixel of a plane on CUBE, 9/8 on VECTOR: CUBE keeps two thirds
     assert code[products, isa.M_MPAD].sum() == pytest.approx(stream.code[products, isa.M_MPAD].sum() * 2 / 3, rel=0.05)
