@@ -23,7 +23,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,7 +73,7 @@ from tuner.search.knowledge import Knowledge
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
-ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: ten times what MetaSchedule scores (332)
+GOALS = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: ten times what MetaSchedule scores (332)
 SCORED_AT_ONCE, SCORING_S = 192, 4.0
 
 
@@ -97,7 +97,7 @@ class Window:
     rows: bytes = b""
 
     def run(self, spec: SearchSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
-        """worked_s: CPU time of those who measure."""
+        """Run a search until the end of the window.  worked_s: total CPU time of the measuring processes."""
         levels, config = spec.levels, spec.config
         with TemporaryDirectory() as name:
             folder = Path(name)
@@ -106,7 +106,7 @@ class Window:
             budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
             with RunLog(LocalPath(folder), REAL, spec.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
-                marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
+                marks: list[tuple[float, float, float, int]] = []  # wall, driver and worker seconds, and tasks, at the window's ends
 
                 def committed(findings: bytes) -> None:
                     epoch, shard = schedule.frontier
@@ -114,7 +114,7 @@ class Window:
                         self.findings.append([])
                     self.findings[-1].append(findings)
                     if shard == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
-                        log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
+                        log.flush()  # earlier rows are no cost of the window; rows not yet written at its end are
                         marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.counted.tasks))
                     if len(marks) == 2:
                         budget.deadline = Deadline(REAL.clock, REAL.clock.monotonic_s())
@@ -135,31 +135,31 @@ class Window:
 
 
 class TimedWorker(JobWorker):
-    """Writes when it began and ended each job, by the clock that all processes of a computer share."""
+    """Worker that logs the start and end of each job, by the monotonic clock, which all processes share."""
 
     def __init__(self, spec: SearchSpec, folder: str) -> None:
         super().__init__(spec)
         self._file = (Path(folder) / str(os.getpid())).open("w", buffering=1)
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
-        begun_s = time.monotonic()
+        begin_s = time.monotonic()
         result = super().work(packed, shared, announce)
-        self._file.write(f"{begun_s} {time.monotonic()}\n")
+        self._file.write(f"{begin_s} {time.monotonic()}\n")
         return result
 
 
 def on_actors(spec: SearchSpec, epochs: int) -> tuple[Window, float, list[dict[str, float]]]:
-    """A search on two actors, the seconds of its window in which one of them had no job, and the memory of each of them."""
+    """Window of a search on two actors, their seconds without a job in it, and the memory of each."""
     with (
         TemporaryDirectory() as folder,
         RayActors(partial(TimedWorker, spec, folder), WORKERS, run_id=f"bench-{os.getpid()}") as actors,
     ):
         farm = ActorPool(actors, REAL.clock, terminal.say)
-        rate = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
-        begin_s, end_s = rate.begun_s, rate.begun_s + rate.wall_s
+        window = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
+        begin_s, end_s = window.begun_s, window.begun_s + window.wall_s
         jobs = [np.array(path.read_text().split(), float).reshape(-1, 2).clip(begin_s, end_s) for path in Path(folder).iterdir()]
-        waited_s = WORKERS * rate.wall_s - sum(float((job[:, 1] - job[:, 0]).sum()) for job in jobs)
-        return rate, waited_s, [process_memory(pid) for pid in _pids(farm.names)]
+        waited_s = WORKERS * window.wall_s - sum(float((job[:, 1] - job[:, 0]).sum()) for job in jobs)
+        return window, waited_s, [process_memory(pid) for pid in _pids(farm.names)]
 
 
 def _pids(names: Sequence[str]) -> list[int]:
@@ -185,7 +185,7 @@ def serial_command(name: str, machine: str, epochs: int, seed: int, overrides: S
 
 
 def run_alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-    """Searches in processes of their own, at the same time."""
+    """Run searches in separate processes at the same time."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     running = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for command in commands]
     texts = [process.communicate()[0] for process in running]
@@ -214,7 +214,7 @@ def background_load(busy: bool) -> Iterator[int | None]:
 
 
 class Scorer:
-    """What a worker does to look at candidates, without measuring any."""
+    """Candidate scoring of a worker, without measurements."""
 
     def __init__(self, spec: SearchSpec, window: Window) -> None:
         epochs = window.findings[: EVOLVING + (len(window.findings) - EVOLVING) // 2]
@@ -227,26 +227,26 @@ class Scorer:
         trained = self.job_runner.work(Training(1, len(epochs) + 1, 0, window.rows), Update(len(epochs) + 1, (), None))
         assert isinstance(trained, TrainingOutcome)
         self.job_runner.hear(Update(len(epochs) + 1, (), trained.models))
-        self.known: Knowledge = self.job_runner.known
+        self.knowledge: Knowledge = self.job_runner.known
 
     def context(self, seed: int = 0) -> SearchContext:
         rules = self.job_runner.rules
-        return SearchContext(rules, self.known, 0, EVOLVING, seed, self.job_runner.predictors)
+        return SearchContext(rules, self.knowledge, 0, EVOLVING, seed, self.job_runner.predictors)
 
     def _measure(self, requests: Sequence[Request]) -> list[Measurement]:
         return [self.job_runner.evaluator.measure(request) for request in requests]
 
     def genes_per_s(self, seconds: float) -> float:
-        """Genes scored per second of CPU time, none of them seen before."""
-        rules, table, rng = self.job_runner.rules, self.known.table, np.random.default_rng(0)
+        """New genes scored per second of CPU time."""
+        rules, table, rng = self.job_runner.rules, self.knowledge.table, np.random.default_rng(0)
         segmentations = [entry[0] for level in range(len(rules.levels)) if (entry := table.segmentation(level)) is not None]
-        seen: set[Any] = set()
+        scored_genes: set[Any] = set()
 
         def score() -> tuple[int, float]:
             shares = rules.config.segments
             proposed = propose_segments(rules.target_graph, table, segmentations, SCORED_AT_ONCE, rng, rules.moves, shares)
-            genes = [gene for gene in proposed if gene not in seen]
-            seen.update(genes)
+            genes = [gene for gene in proposed if gene not in scored_genes]
+            scored_genes.update(genes)
             context, begin = self.context(), time.process_time()
             raws = [raw for raw in run_to_end(context.features(genes), self._measure) if raw is not None]
             if raws:
@@ -256,7 +256,7 @@ class Scorer:
         return _rate(score, seconds)
 
     def programs_per_s(self, seconds: float) -> float:
-        """Changes of a program that the simulator tries for a child, per second of CPU time."""
+        """Mutations that hill climbing simulates for a child, per second of CPU time."""
         seeds = count(1)
 
         def score() -> tuple[int, float]:
@@ -273,13 +273,32 @@ class Scorer:
 
 
 def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
-    count, spent = 0, 0.0
-    while spent < seconds:
-        more, took = score()
-        if not more:  # a small network has no more
+    count, total_s = 0, 0.0
+    while total_s < seconds:
+        scored, took = score()
+        if not scored:  # a small network has no more
             break
-        count, spent = count + more, spent + took
-    return count / max(spent, 1e-9)
+        count, total_s = count + scored, total_s + took
+    return count / max(total_s, 1e-9)
+
+
+def _compare_pair(seed: int, window: Window, waited_s: float, reports: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Figures of one pair.  waited_s: seconds of actors without a job.  reports: of the separate processes."""
+    if {report["tasks"] for report in reports} != {window.tasks}:
+        raise SystemExit(f"seed {seed}: one search, and other tasks on actors than on its own")
+    alone_per_s = sum(report["tasks"] / report["wall_s"] for report in reports)
+    return {
+        "actors_per_s": window.rate,
+        "alone_per_s": alone_per_s,
+        "ratio": window.rate / alone_per_s,
+        "driver_us": window.driver_s / window.tasks * 1e6,
+        "work": window.workers_s * WORKERS / sum(report["workers_s"] for report in reports),
+        "waits": waited_s / window.wall_s / WORKERS,
+        "cpu": window.workers_s / window.wall_s / sum(report["workers_s"] / report["wall_s"] for report in reports),
+        "tasks": window.tasks,
+        "wall_s": window.wall_s,
+        "workers_s": window.workers_s,
+    }
 
 
 def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides: Sequence[str], busy: bool) -> dict[str, Any]:
@@ -292,25 +311,12 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
         for pair in range(pairs):
             spec = specification(target_graph, config, seed + pair)
             commands = [serial_command(name, machine, epochs, seed + pair, overrides)] * WORKERS
-            with background_load(busy):
+            with background_load(busy):  # both orders, so that a trend of the load cancels
                 reports = run_alone(commands) if pair % 2 else []
                 window, waited_s, memory = on_actors(spec, epochs)
                 reports = reports or run_alone(commands)
             memories += memory
-            if {report["tasks"] for report in reports} != {window.tasks}:
-                raise SystemExit(f"seed {seed + pair}: one search, and other tasks on actors than on its own")
-            row = {"actors_per_s": window.rate, "alone_per_s": sum(report["tasks"] / report["wall_s"] for report in reports)}
-            row |= {
-                "ratio": row["actors_per_s"] / row["alone_per_s"],
-                "driver_us": window.driver_s / window.tasks * 1e6,
-                "work": window.workers_s * WORKERS / sum(report["workers_s"] for report in reports),
-                "waits": waited_s / window.wall_s / WORKERS,
-                "cpu": window.workers_s / window.wall_s / sum(report["workers_s"] / report["wall_s"] for report in reports),
-                "tasks": window.tasks,
-                "wall_s": window.wall_s,
-                "workers_s": window.workers_s,
-            }
-            rows.append(row)
+            rows.append(_compare_pair(seed + pair, window, waited_s, reports))
     finally:
         connection.close()
     assert window is not None
@@ -328,39 +334,39 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
     return result | {key: max(memory[key] for memory in memories) for key in ("rss_mb", "unique_mb")}
 
 
-def report(r: dict[str, Any]) -> None:
+def report(figures: dict[str, Any]) -> None:
     """Print the pairs, and the figures with their goals."""
     print_table(
         ["<pair", "2 actors /s", "2 processes /s", "ratio", "driver us per task"],
         [
             [str(i), *(f"{row[key]:.1f}" for key in ("actors_per_s", "alone_per_s")), f"{row['ratio']:.3f}", f"{row['driver_us']:.0f}"]
-            for i, row in enumerate(r["pairs"])
+            for i, row in enumerate(figures["pairs"])
         ],
     )
     rows = [
         [
-            "2 actors / 2 processes" + (" beside a busy one" if r["beside_busy"] else "") + " (median)",
-            f"{r['ratio']:.3f}",
-            *_goal_text(r, "ratio", 1),
+            "2 actors / 2 processes" + (" beside a busy one" if figures["beside_busy"] else "") + " (median)",
+            f"{figures['ratio']:.3f}",
+            *_goal_text(figures, "ratio", 1),
         ],
-        ["  CPU time that they need, over that of a process for the same tasks", f"{r['work']:.3f}", "", ""],
-        ["  CPU time that they get in a second, over that of the two processes", f"{r['cpu']:.3f}", "", ""],
-        ["  share of the time in which an actor has no job", f"{r['waits']:.3f}", "", ""],
-        ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_goal_text(r, "driver_us", -1)],
-        ["actors that a driver feeds", f"{r['actors_per_driver']:.0f}", "", ""],
-        ["genes scored per s and core", f"{r['scored_per_s']:,.0f}", *_goal_text(r, "scored_per_s", 1)],
-        ["programs scored per s and core", f"{r['programs_scored_per_s']:,.0f}", "", ""],
-        ["an actor hears of a task of others, us", f"{r['absorbed_us']:.0f}", "", ""],
-        ["memory of an actor, MB: resident", f"{r['rss_mb']:.0f}", "", ""],
-        ["memory of an actor, MB: its own", f"{r['unique_mb']:.0f}", "", ""],
+        ["  CPU time that they need, over that of a process for the same tasks", f"{figures['work']:.3f}", "", ""],
+        ["  CPU time that they get in a second, over that of the two processes", f"{figures['cpu']:.3f}", "", ""],
+        ["  share of the time in which an actor has no job", f"{figures['waits']:.3f}", "", ""],
+        ["driver CPU per task, us", f"{figures['driver_us']:.0f}", *_goal_text(figures, "driver_us", -1)],
+        ["actors that a driver feeds", f"{figures['actors_per_driver']:.0f}", "", ""],
+        ["genes scored per s and core", f"{figures['scored_per_s']:,.0f}", *_goal_text(figures, "scored_per_s", 1)],
+        ["programs scored per s and core", f"{figures['programs_scored_per_s']:,.0f}", "", ""],
+        ["an actor hears of a task of others, us", f"{figures['absorbed_us']:.0f}", "", ""],
+        ["memory of an actor, MB: resident", f"{figures['rss_mb']:.0f}", "", ""],
+        ["memory of an actor, MB: its own", f"{figures['unique_mb']:.0f}", "", ""],
     ]
     print()
     print_table(["<figure", "measured", "asked", "<"], rows)
 
 
-def _goal_text(r: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
+def _goal_text(figures: dict[str, Any], key: str, sign: int) -> tuple[str, str]:
     """Goal of a figure as text, and whether it is reached."""
-    return f"{'>=' if sign > 0 else '<='} {ASKED[key]:,}", "reached" if sign * r[key] >= sign * ASKED[key] else "not reached"
+    return f"{'>=' if sign > 0 else '<='} {GOALS[key]:,}", "reached" if sign * figures[key] >= sign * GOALS[key] else "not reached"
 
 
 def main(

@@ -103,22 +103,7 @@ def session(
     world, machine, out = surroundings.world, lowered.machine, surroundings.out
     start = read_start(request.start, lowered, config.search.order, out, request.resume)
     champions = _stored_champions(surroundings, lowered, config, request)
-    identity = RunIdentity(
-        lowered.name,
-        lowered.digest,
-        machine.name,
-        machine.digest,
-        digest([config.digest, request.dtype]),
-        simulator.VERSION,
-        request.seed,
-        tuple(machine.contention),
-        request.tag,
-        sources(request.warm_start, out, request.resume),
-        start.recorded,
-        "" if prior is None else prior.recorded,
-        tuple(plugins),
-        champions.messages,
-    )
+    identity = _identity(lowered, config, request, sources(request.warm_start, out, request.resume), start, prior, plugins, champions)
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed_settings, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
@@ -130,14 +115,10 @@ def session(
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, surroundings.mirror(request.mirror), world, surroundings.say))
         if not request.quiet:
-            operators = sum(len(target_graph.operators) for target_graph in lowered.target_graphs)
-            surroundings.say(
-                f"{lowered.name} on {machine.name}, {lowered.computes}: {operators} operators, {mac_share(lowered.part)}; starting workers"
-            )
-            range_lines = out_of_range_lines(lowered.weights_beyond, lowered.source.dtype)
-            proposes = champions.line if champions.messages else proposer_line(config, prior)
-            for line in (*work_lines(lowered), *range_lines, *start.lines(), proposes):
+            proposer = champions.line if champions.messages else proposer_line(config, prior)
+            for line in (*_model_lines(lowered), *start.lines(), proposer):
                 surroundings.say(line)
+        # one search per subgraph, each with its share of the budget
         subgraphs = searches(lowered, folder.run)
         write_searches(folder.path, lowered, subgraphs)
         spending = Spending.of(config, len(machine.contention), len(subgraphs))
@@ -165,6 +146,39 @@ def session(
             )
         ]
         yield SessionEnd(folder, subgraphs, runs)
+
+
+def _identity(
+    lowered: LoweredModel, config: TuneConfig, request: TuneRequest, warm_start: tuple[str, ...], start: Start, prior: Prior | None,
+    plugins: Sequence[Plugin], champions: KnownChampions,
+) -> RunIdentity:  # fmt: skip
+    """Identity of the run: all that its results depend on."""
+    machine = lowered.machine
+    return RunIdentity(
+        lowered.name,
+        lowered.digest,
+        machine.name,
+        machine.digest,
+        digest([config.digest, request.dtype]),
+        simulator.VERSION,
+        request.seed,
+        tuple(machine.contention),
+        request.tag,
+        warm_start,
+        start.recorded,
+        "" if prior is None else prior.recorded,
+        tuple(plugins),
+        champions.messages,
+    )
+
+
+def _model_lines(lowered: LoweredModel) -> Iterator[str]:
+    """Lines about the model: its operators, the work of the NPU and the host, and weights out of range."""
+    operators = sum(len(target_graph.operators) for target_graph in lowered.target_graphs)
+    title = f"{lowered.name} on {lowered.machine.name}, {lowered.computes}"
+    yield f"{title}: {operators} operators, {mac_share(lowered.part)}; starting workers"
+    yield from work_lines(lowered)
+    yield from out_of_range_lines(lowered.weights_beyond, lowered.source.dtype)
 
 
 def _stored_champions(surroundings: Surroundings[P], lowered: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:

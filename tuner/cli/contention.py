@@ -173,6 +173,16 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
         f"{report['file']}: {report['machine']}; trace {report['trace']}: {len(shares):,} steps, "
         f"shares {min(shares):.3g} to {max(shares):.3g}; cycles per switch: {report['switch_cycles']}"
     )
+    _print_controllers(report)
+    if report["granted"] is not None:
+        _print_granted(report["granted"])
+    _print_variants(report["variants"])
+    if thresholds is not None:
+        _print_thresholds(report["thresholds"], thresholds, report["granted"] is not None)
+
+
+def _print_controllers(report: Mapping[str, Any]) -> None:
+    """Print times of the controller, of the static variants and of the oracle; and the controller's gain over the best static one."""
     name = report["controller"] if report["level"] is None else f"static {report['level']}"
     rows = {name: report["result"], **{f"static {level}": row for level, row in report["static"].items()}, "oracle": report["oracle"]}
     columns = (
@@ -198,18 +208,19 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
                 row["p99_cycles"],
                 row["switches"],
                 f"{row['regret']:+.2%}",
-                *(
-                    f"{variant_cycles / row['cycles']:.1%}" for variant_cycles in row["variant_cycles"].values()
-                ),  # share of the time in each variant
+                # share of the time in each variant
+                *(f"{variant_cycles / row['cycles']:.1%}" for variant_cycles in row["variant_cycles"].values()),
             )
             for label, row in rows.items()
         ],
     )
     if report["best_static"] not in (None, report["level"]):
         print_line(_gain(name, report["result"], report["static"], report["best_static"]))
-    if report["granted"] is not None:
-        _print_granted(report["granted"])
-    levels = next(iter(report["variants"].values()))["rho"]
+
+
+def _print_variants(variants: Mapping[str, Any]) -> None:
+    """Print loads, traffic and rho of each variant."""
+    levels = next(iter(variants.values()))["rho"]
     print_line()
     print_line("blocks and operators computed per load, work done per work needed, and rho at the share of each level")
     print_table(
@@ -226,15 +237,16 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
                 ratio(row["halo"], 3),
                 *("inf" if value is None else f"{value:.3f}" for value in row["rho"].values()),
             )
-            for variant, row in report["variants"].items()
+            for variant, row in variants.items()
         ],
     )
-    if thresholds is None:
-        return
-    rule = report["thresholds"]
+
+
+def _print_thresholds(rule: Mapping[str, Any], thresholds: Thresholds, has_grants: bool) -> None:
+    """Print the thresholds of the controller.  has_grants: levels grant different memory or cores."""
     print_line()
     duration = f"held for {rule['slice_cycles']:,} cycles and one inference at least"
-    condition = "" if report["granted"] is None else "where all variants fit, "
+    condition = "where all variants fit, " if has_grants else ""
     print_line(f"{condition}thresholds of rho, {duration}; ladder {' > '.join(rule['ladder'])}")
     border_shares = rule["border_shares"] or [None] * len(rule["t_min"])
     if border_shares:

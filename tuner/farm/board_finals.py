@@ -83,7 +83,8 @@ def verdicts(
     levels = tuple(lowered.machine.contention)
     groups = [tuple(levels[index] for index in group) for group in same_grants(lowered.machine, levels)]
     log, tasks = read_log(places[0].path), read_tasks(places[0].path)
-    out = []
+    limit = None if spending.measurements is None else spending.finals
+    search_verdicts = []
     for index, (search, place) in enumerate(zip(searches, places, strict=True)):
         plans = finalists(log, tasks, search.run, levels, spending.finalists)
         bases = [baselines[group[0]][index] for group in groups]
@@ -92,27 +93,16 @@ def verdicts(
             _Race(group, [contender for contender in able[: len(plans)] if group[0] in contender.simulated], base)
             for group, base in zip(groups, able[len(plans) :], strict=True)
         ]
-        limit = None if spending.measurements is None else spending.finals
-        journal = Readings(
-            place.checkpoint, [contender.plan.digest for race in races for contender in (*race.entered, race.baseline)], limit
-        )
+        digests = [contender.plan.digest for race in races for contender in (*race.entered, race.baseline)]
+        journal = Readings(place.checkpoint, digests, limit)
         piece = f"{lowered.names[search.pieces[0]]}: " if len(lowered.names) > 1 else ""
-        out.append(
-            Verdict.of(
-                [
-                    _verdict(
-                        race,
-                        journal,
-                        config,
-                        limit and limit * len(race.levels) // len(levels),
-                        address,
-                        partial(_say_of_piece, say, piece),
-                    )
-                    for race in races
-                ]
-            )
-        )
-    return tuple(out)
+        say_of_piece = partial(_say_of_piece, say, piece)
+        race_verdicts = []
+        for race in races:
+            race_limit = limit and limit * len(race.levels) // len(levels)  # shares of the races by their levels
+            race_verdicts.append(_verdict(race, journal, config, race_limit, address, say_of_piece))
+        search_verdicts.append(Verdict.of(race_verdicts))
+    return tuple(search_verdicts)
 
 
 class _Race(NamedTuple):

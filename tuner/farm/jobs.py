@@ -252,12 +252,15 @@ class JobRunner:
             return self._train(job)
         spec, config, clock = self.spec, self.spec.config, self.spec.clock
         begun_s, deadline = clock.cpu_s(), None if job.seconds is None else Deadline(clock, clock.monotonic_s() + job.seconds)
+        # predictions of the job's model, or of the estimate
         learns = config.use.cost_model and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
         version = self.models[0].version if learns and self.models else None
+        # requests that must not be tried, and packs of the store that must not be used
         failing, memo = dict(job.failing), self.evaluator.memo
         if memo is not None:
             memo.refused_packs.update(job.dropped)
+        # listeners receive each measurement: rows for the log, the job's own knowledge, findings for later jobs
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
         recorder, collector = Recorder(spec, job.shard, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
@@ -267,6 +270,7 @@ class JobRunner:
             listeners.append(readings)
 
         def cost(measurement: Measurement) -> int:
+            """Readings of a measurement; another job pays for a task that it measured first."""
             return 0 if measurement.task in paid_by_others else readings_of(measurement, len(spec.levels), spec.repeats)
 
         limit = Limit(job.programs, deadline, job.readings, cost)

@@ -319,6 +319,7 @@ def run_job(folder: Path) -> None:
     }
     by_frame = split_frames(feeds, frames)
     dtype = DataType[request["dtype"]]
+    # one of three jobs: range of values, isolated integers, or reference outputs
     if request["job"] == "beyond":
         out_of_range = find_out_of_range(model, pieces, stored, floats, by_frame, dtype)
         _tell(folder, {"beyond": None if out_of_range is None else [out_of_range.tensor, str(out_of_range.largest)]})
@@ -330,6 +331,7 @@ def run_job(folder: Path) -> None:
         np.savez(folder / "out.npz", *found_integers.arrays)
         _tell(folder, found_integers.answer)
         return
+    # outputs of the model and of its pieces, and inputs of pieces, by onnxruntime
     names = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
     jumps = stepped_outputs(model, pieces, types)
     logits = softmax_inputs(model, names)
@@ -342,6 +344,7 @@ def run_job(folder: Path) -> None:
         for frame, fed in zip(outputs, by_frame, strict=True)
     ]
     values = join_frames(split)
+    # samples of rounded outputs, each with another scale before rounding
     samples: list[dict[str, Array]] = []
     if dtype == DataType.float16 and pieces:
         rounded_feeds = [{**fed, **extra} for fed, extra in zip(by_frame, round_tensors(model, pieces, stored, split, wide), strict=True)]
