@@ -24,7 +24,7 @@ TENTH, ALL = 1.01, 0.98
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    """Row per level and per improvement of the best program, and of the baseline.  position: number of tasks measured until then."""
+    """Row per level and per improvement of the best program, and of the baseline.  at: number of tasks measured until then."""
     (result,) = pair.results.values()
     log = result.log.sort_values("seq", kind="stable")
     order = {seq: position for position, seq in enumerate(sorted(log["seq"].unique()), 1)}

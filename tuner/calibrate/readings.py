@@ -42,7 +42,7 @@ class _ProgramReadings:
 class ProbedBoard:
     """Board behind a runner; keeps all its readings.
 
-    machine: its description, for which programs are written.  heard: prints a line about every round.
+    machine: its description, for which programs are written.  progress: prints a line about every round.
     """
 
     def __init__(self, name: str, bench: Bench, machine: Machine, progress: Callable[[str], None] = lambda _: None) -> None:

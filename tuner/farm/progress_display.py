@@ -22,7 +22,7 @@ _ENOUGH = 4  # least programs for a rate: the first epochs measure hundreds of s
 
 
 class ProgressBar:
-    """Progress display.  `candidates`, `seconds` or `measurements`: budget.  already: part of it that was measured before a resume.
+    """Progress display.  `candidates`, `seconds` or `measurements`: budget.  earlier_count: part of it that was measured before a resume.
 
     Output goes to `stream` (default stderr), so that stdout stays free for data; `quiet` shows nothing.  watch: called with every snapshot.
     """
@@ -32,14 +32,14 @@ class ProgressBar:
         clock: Clock,
         candidates: int | None = None,
         seconds: float | None = None,
-        first_count: int = 0,
+        earlier_count: int = 0,
         quiet: bool = False,
         stream: TextIO | None = None,
         watch: Callable[[Snapshot], None] | None = None,
         measurements: int | None = None,
     ) -> None:
         self._reads, self._budget = measurements is not None, candidates if measurements is None else measurements
-        self._seconds, self._first_count, self._quiet = seconds, first_count, quiet
+        self._seconds, self._earlier_count, self._quiet = seconds, earlier_count, quiet
         self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
         self._start_s = clock.monotonic_s()
         self._first_measured: tuple[int, float] | None = (
@@ -75,7 +75,7 @@ class ProgressBar:
         if self._quiet:
             return
         now_s = self._clock.monotonic_s()
-        if self._first_measured is None and self._count(snapshot) > self._first_count:
+        if self._first_measured is None and self._count(snapshot) > self._earlier_count:
             self._first_measured = self._count(snapshot), now_s
         if self._live_table is not None:
             if now_s - self._last_s >= 0.25:

@@ -113,9 +113,9 @@ class SearchRun:
     @contextmanager
     def progress(self) -> Iterator[None]:
         budget, readings = self.ledger.budget, self.ledger.counted.readings
-        first_count = self.ledger.programs if budget.readings is None else readings
+        earlier_count = self.ledger.programs if budget.readings is None else readings
         with ProgressBar(
-            self.clock, budget.candidates, budget.seconds(), first_count, self.quiet, watch=self._watch, measurements=budget.readings
+            self.clock, budget.candidates, budget.seconds(), earlier_count, self.quiet, watch=self._watch, measurements=budget.readings
         ) as bar:
             self._bar = bar
             yield

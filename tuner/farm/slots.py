@@ -118,7 +118,7 @@ class Slots:
     expected_ends: (expected end of its last work item that can be repeated, slot).
     paces: [actors, work items in their queues] by level of pace.  Both are without late actors.
     starting: actors that are not built, without extra ones, by time of their start; unreported: those whose wait was not reported.
-    idle_deadlines: (time, slot) at which an actor is too silent, or was too long without work, or its computer leaves.
+    slot_deadlines: (time, slot) at which an actor is too silent, or was too long without work, or its computer leaves.
     timely: actors at work by last sign of life, those that are not late; late_slots: those that are, with work that can be repeated.
     """
 
@@ -129,7 +129,7 @@ class Slots:
         self.packed: list[tuple[int, int]] = []
         self.free: list[list[tuple[float, ...]]] = [[] for _ in range(DEPTH)]
         self.expected_ends: list[tuple[float, ...]] = []
-        self.idle_deadlines: list[tuple[float, ...]] = []
+        self.slot_deadlines: list[tuple[float, ...]] = []
         self.paces: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
         self.starting, self.unreported, self.timely, self.late_slots = (OrderedDict[int, Slot]() for _ in range(4))
 
@@ -165,7 +165,7 @@ class Slots:
         if slot.open:
             self._enter(slot, self.free[len(slot.queue)], level, slot.node)
         if (due_s := self._due_s(slot)) < inf:
-            self._enter(slot, self.idle_deadlines, due_s)
+            self._enter(slot, self.slot_deadlines, due_s)
         repeatable = slot.repeatable
         if slot.is_late:
             if repeatable:
@@ -188,7 +188,7 @@ class Slots:
         insort(order, (*key, slot.index))
 
     def find_late(self, now_s: float, late_s: float) -> None:
-        """Find the slots without a sign of life for so long."""
+        """Mark slots as late that gave no sign of life for `late_s` seconds."""
         while self.timely and now_s - (slot := first(self.timely)).since_s >= late_s:
             del self.timely[slot.index]
             slot.is_late = True
@@ -214,14 +214,14 @@ class Slots:
         return bisect_left(self.packed, (slot.node, slot.index))
 
     def free_slot(self, depth: int, home: int | None) -> Slot | None:
-        """Slot of this place in `packed` if it is free, with so many queued work items."""
+        """Slot at this place in `packed`, if it is free and has this number of queued work items."""
         if home is None or home >= len(self.packed):
             return None
         slot = self.all_slots[self.packed[home][1]]
         return slot if len(slot.queue) == depth and slot.open else None
 
     def first_free(self, depth: int) -> Slot:
-        """Slot that is dealt to first of those with so many queued work items."""
+        """First slot in `free` with this number of queued work items."""
         return self.all_slots[int(self.free[depth][0][-1])]
 
     def first_paced(self) -> Slot | None:
@@ -264,9 +264,9 @@ class Slots:
         return slower_slot.queue[slower_slot.repeatable[-1] - 1].work
 
     def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
-        """Next time, with its slot, of each kind: of `due`, of a start to report, if it `reports`, or of one that takes too long."""
-        if self.idle_deadlines:
-            yield self.idle_deadlines[0][0], int(self.idle_deadlines[0][1])
+        """Next time, with its slot, of each kind: of `slot_deadlines`, of a late start, if `reports`, and of a start that takes too long."""
+        if self.slot_deadlines:
+            yield self.slot_deadlines[0][0], int(self.slot_deadlines[0][1])
         if self.built and reports and self.unreported:
             yield (slot := first(self.unreported)).since_s + PATIENCE_S, slot.index
         if not self.built and self.starting:

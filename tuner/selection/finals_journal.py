@@ -19,7 +19,7 @@ VERSION = 2
 
 
 class Readings:
-    """Journal.  folder: folder of the search's checkpoints.  plans: digests of the programs, by number in a turn.  most: readings of the
+    """Journal.  folder: folder of the search's checkpoints.  plans: digests of the programs, by number in a turn.  limit: readings of the
     finals."""
 
     def __init__(self, folder: AnyPath, plans: Sequence[str], limit: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
     STORE/<machine>-<conditions>/<computation>-<digest>.champions    JSON, named by a digest of its bytes, never touched again
 
-A computation is a target graph without the values of its weights (`tuner.farm.store_client.Scopes.whole`): a retrained model has the same
+A computation is a target graph without the values of its weights (`tuner.farm.store_client.Scopes`): a retrained model has the same
 computation.
 """
 

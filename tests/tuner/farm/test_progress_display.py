@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 def test_plain_lines_say_everything_and_not_too_often() -> None:
     out, clock = io.StringIO(), Hand()
-    with ProgressBar(clock, candidates=100, first_count=10, stream=out) as progress:
+    with ProgressBar(clock, candidates=100, earlier_count=10, stream=out) as progress:
         clock.now_s = 100.0
         progress.update(Snapshot(11, note="epoch 1"))
         clock.now_s = 104.9
