@@ -109,6 +109,7 @@ def _shorten_copies(code: Code, rows: NDArray[Any]) -> None:
 
 
 def remove_padding(stream: Stream, code: Code) -> None:
+    """Remove zeros from loads of weights."""
     sizes = {b.name: b.size_blocks * BLOCK_BYTES for b in stream.program.memory.buffers}
     share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(stream.target_graph).items()}
     rows_and_shares = [(row, share[name]) for row, _, kind, name, _ in stream.moves if kind == "constant" and name in share]
@@ -119,6 +120,7 @@ def remove_padding(stream: Stream, code: Code) -> None:
 
 
 def remove_zero_blocks(stream: Stream, code: Code) -> None:
+    """Remove zero blocks of weights from MMADs and from their loads by MTE1."""
     share = np.array([_filled(stream.target_graph, spec) for spec in stream.target_graph.operators])[stream.operator]
     sparse = share < 1
     shrink(code, (rows := np.flatnonzero(stream.has_operator(Op.MMAD) & sparse)), share[rows], [isa.M_K])

@@ -21,13 +21,12 @@ from simulator.timing import Timing
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a program moves between DDR and the chip; they add up to what the simulator counts.
+    """DDR bytes of a program by cause; their sum is the simulator's total.
 
-    once: weights, inputs and outputs of the model, each value once, without padding.  zeros: of weights that grouped and depthwise
-    convolutions do not have, and of channels that fill a block up, once, with the masks that expand weights.
-    lanes: the same of inputs and outputs.
-    weights_again, tensors_again: what of constants, inputs and outputs is moved once more: in pieces, as a halo, or for another operator.
-    spills: tensors in between, stored and loaded.
+    once: weights, inputs and outputs of the model, each value once, without padding.  zeros: weights added by expanding grouped and
+    depthwise convolutions, and padding channels of weights, once, with the masks of the expansion.  lanes: padding channels of inputs and
+    outputs.  weights_again, tensors_again: repeated transfers of constants, and of inputs and outputs: for other blocks, as a halo, or for
+    another operator.  spills: intermediate tensors, stored and loaded.
     """
 
     once: int
@@ -70,7 +69,7 @@ def accessed_blocks(span: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number of loads and of stores of each block of DDR."""
+    """Loads and stores of each block of DDR, int64 [blocks] each."""
     loads, stores = np.zeros((2, program.memory.size_blocks), np.int64)
     for code in program.streams:
         for _, store, span in transfers(code):

@@ -264,7 +264,7 @@ class Slots:
         return slower_slot.queue[slower_slot.repeatable[-1] - 1].work
 
     def deadlines(self, build_timeout_s: float, reports: bool) -> Iterator[tuple[float, int]]:
-        """Next time, with its slot, of each kind: of `slot_deadlines`, of a late start, if `reports`, and of a start that takes too long."""
+        """Next time, with its slot, of each kind: of `slot_deadlines`, of a late start, if `reports`, and of a start beyond the timeout."""
         if self.slot_deadlines:
             yield self.slot_deadlines[0][0], int(self.slot_deadlines[0][1])
         if self.built and reports and self.unreported:
