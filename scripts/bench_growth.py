@@ -142,7 +142,9 @@ class RecordingJobs(SerialJobs):
 
 
 class PlayedJobs(ActorPool):
-    """Jobs on virtual actors that have their results.  times_s: gets the CPU time at starts of jobs and looks for results."""
+    """Jobs on virtual actors that return recorded results.  times_s: receives the driver's CPU time at starts of jobs and queries for
+    results.
+    """
 
     def __init__(self, actors: VirtualActors, times_s: list[float]) -> None:
         super().__init__(actors, actors, lambda _: None, None)
@@ -215,7 +217,7 @@ def time_driver(search: Search, trace: Trace, results: Mapping[Key, bytes], work
 
 
 def predecessors(nodes: Sequence[Node]) -> dict[Key, list[Key]]:
-    """Nodes that each one waits for; those that these wait for in turn are left out."""
+    """Direct predecessors of each node, without those that are implied by others."""
     epochs: dict[int, list[Key]] = {}
     for node in nodes:
         epochs.setdefault(node.key[0], []).append(node.key)
@@ -229,7 +231,7 @@ def predecessors(nodes: Sequence[Node]) -> dict[Key, list[Key]]:
 
 
 def critical_path(seconds: Mapping[Key, float], inputs: Mapping[Key, Sequence[Key]]) -> list[Key]:
-    """Longest chain of nodes.  seconds: of each node, after all that it waits for.  inputs: nodes that a node waits for."""
+    """Longest chain of nodes.  seconds: of each node without waiting.  inputs: direct predecessors of each node."""
     end_s: dict[Key | None, float] = {None: 0.0}
     previous: dict[Key, Key | None] = {}
     for key, own_s in seconds.items():
@@ -256,9 +258,9 @@ def describe_chain(path: Sequence[Key], seconds: Mapping[Key, float]) -> list[st
 
 
 def replay(trace: Trace, workers: int, message_us: float) -> Played:
-    """Recorded jobs on so many workers in virtual time.
+    """Play recorded jobs on a number of workers in virtual time.
 
-    Jobs beyond the recorded ones, which workers do before the driver knows that the budget is spent, take the usual time.
+    Workers start jobs before the driver knows that the budget is spent; these are not recorded, and take the median time.
     """
     seconds = {node.key: node.cpu_s for node in trace.nodes}
     usual_s, factor = median(seconds.values()), max(1.0, trace.cold.get(min(workers, MOST_RUNNERS), 1.0))

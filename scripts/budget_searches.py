@@ -66,7 +66,7 @@ CASES = {
 
 
 class Task(NamedTuple):
-    """cpu_s: of random changes."""
+    """Search of a case by an arm.  cpu_s: CPU time of random mutations."""
 
     case: Case
     arm: str
@@ -77,7 +77,7 @@ class Task(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of all that its result follows from, but its length."""
+        """Digest of all inputs of the result except its length."""
         config = load_config(None, self.settings)
         graph = network(self.case.network, self.case.machine, config.search.order)
         return digest([graph.digest, self.case.clock.digest, self.case.levels, config.digest, simulator.VERSION, self.arm, self.seed])
@@ -223,13 +223,13 @@ class Searches:
         return sum(record["cpu_s"] for record in self.records)
 
     def find(self, task: Task) -> Row | None:
-        """The longest, if it is long enough."""
+        """Longest recorded search of a task, if it has enough programs."""
         key = task.key
         long_enough = [record for record in self.records if record["key"] == key and record["programs"] >= task.programs]
         return max(long_enough, key=lambda record: record["programs"], default=None)
 
     def run(self, name: str, tasks: Sequence[Task], own_process: bool) -> None:
-        """What is not there, one after the other; random changes take as long as the search before them."""
+        """Run the tasks without a record, one after the other; random mutations take as long as the search before them."""
         cpu_s = 0.0
         for task in tasks:
             record: Row | None = self.find(task)

@@ -82,7 +82,7 @@ print(json.dumps(sorted((round(held), round(moved)) for held, moved in rows)))
 
 
 class Doubled(SearchLimits):
-    """Two slots for everything that is loaded."""
+    """Rules with two slots for all loads."""
 
     def permitted(self, gene: Gene) -> Gene:
         gene = super().permitted(gene)
@@ -119,7 +119,7 @@ def bounds(python: Path, folder: Path, chain: Chain, minutes: float) -> list[tup
 
 
 def least_traffic(mappings: list[tuple[int, int]], elements: int) -> int | None:
-    """Elements that the best mapping moves which holds no more than `elements`."""
+    """Fewest moved elements among mappings that hold at most `elements`."""
     return min((moved_elements for buffer_elements, moved_elements in mappings if buffer_elements <= elements), default=None)
 
 
@@ -149,7 +149,7 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
 
 
 def plan_by_estimate(target_graph: TargetGraph) -> Plan | None:
-    """The plan that is best by prediction, with tensors held where that is better; None where there is none."""
+    """Plan with the best prediction, with persistent tensors where these help; None if nothing fits."""
     predict = estimate_predictor(target_graph)
     try:
         cheapest = SegmentationSearch(target_graph, ["none"], predict).cheapest(0)

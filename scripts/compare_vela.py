@@ -81,7 +81,7 @@ class Moved(NamedTuple):
 
     @property
     def total(self) -> int:
-        """With weights as they are without its coding."""
+        """Bytes with uncoded weights."""
         return self.feature_maps + round(self.weights * self.original / self.coded)
 
 
@@ -97,7 +97,7 @@ def install(folder: Path) -> Path:
 
 
 def layer_table(model: ModelProto) -> dict[str, Any]:
-    """A float network without its weights, as `scripts/tflite_of.py` reads it."""
+    """Layers of a float network without weights, the input of `scripts/tflite_of.py`."""
     shapes = {item.name: _dimensions(item) for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     constants = {item.name for item in model.graph.initializer}
     (image,) = [item for item in model.graph.input if item.name not in constants]
@@ -124,7 +124,7 @@ _ALONE = {"Relu": "relu", "Clip": "relu6", "GlobalAveragePool": "mean", "Concat"
 
 
 def _layer(node: onnx.NodeProto, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any] | None:
-    """None where nothing is computed."""
+    """Layer of a node; None if it computes nothing."""
     if node.op_type in _SAME_VALUES:
         return None
     if node.op_type in _ALONE:
@@ -177,7 +177,7 @@ def moved_bytes(rows: list[dict[str, str]], settings: str) -> Moved:
 
 
 def vela(python: Path, model: Path, accelerator: str, share: float) -> Moved:
-    """The better of its settings."""
+    """Traffic of Vela with the better of its settings."""
     config = CONFIGS[accelerator]
     locate = "import ethosu.vela as v; print(v.__path__[0])"
     package = subprocess.run([python, "-c", locate], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -233,7 +233,7 @@ def compare(python: Path, folder: Path, accelerator: str, name: str, candidates:
 
 
 def reached(rows: list[dict[str, Any]]) -> bool:
-    """The goal, as it is at the top."""
+    """Whether the goal of the module's docstring is reached."""
     ratios = [row["ours"] / row["vela"] for row in rows]
     within_goal = [row["ours"] <= OF_ONCE * row["once"] for row in rows]
     return geometric_mean(ratios) <= GEOMETRIC and all(ratio <= WORST or close for ratio, close in zip(ratios, within_goal, strict=True))

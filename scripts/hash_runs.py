@@ -56,7 +56,7 @@ SETTINGS = (  # a model is trained, and every result is followed by a checkpoint
 
 
 def digests(network: str, machine: str, programs: int, seed: int) -> str:
-    """The line of a network and machine, without their names.  Raises `BadInputError` where one does not exist."""
+    """Digests of a network and machine, as the end of a line.  Raises `BadInputError` for an unknown name."""
     with TemporaryDirectory(prefix="tilefarm-hash-") as folder:
         first, second = (Path(folder) / name for name in ("first", "second"))
         jobs = list[Snapshot]()
@@ -101,7 +101,7 @@ def _format_digests(digests: dict[str, str]) -> str:
 
 
 def _contents(run: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and contents of each part of a run folder, as they count; several of one name in their order."""
+    """Name and content of each part of a run folder, without columns that vary; parts of one name in their order."""
     for name, order in (("log", ("run", "seq", "level_index")), ("tasks", ("task",))):
         table = read_table(run, name).table
         table = table.drop_columns([column for column in table.column_names if column in VOLATILE])

@@ -57,7 +57,9 @@ def main(
 
 
 def run_once(path: Path, seed: int) -> tuple[float, float]:
-    """(max |value| over every tensor, standard deviation of the last output) on standard normal inputs; NaN where a value is not finite."""
+    """Run a model once on standard normal inputs: largest magnitude over all tensors, and standard deviation of the last output; NaN if a
+    value is not finite.
+    """
     import onnxruntime
 
     model = onnx.load(path)

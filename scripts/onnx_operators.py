@@ -127,7 +127,7 @@ def _run(test: Test) -> Result:
 
 
 def _operator(model: onnx.ModelProto) -> str:
-    """The most frequent one."""
+    """Most frequent operator of a test's model."""
     operators = Counter(node.op_type for node in model.graph.node if node.op_type != "Constant")
     return operators.most_common(1)[0][0] if operators else "Constant"
 
@@ -173,13 +173,13 @@ def group_by_operator(results: Iterable[Result]) -> Iterator[tuple[str, list[str
 
 
 def _reason(text: str) -> str:
-    """Without names of nodes and tensors, which differ from test to test, and the list of all that is supported."""
+    """Reason without names of nodes and tensors, which differ between tests, and without the list of supported operators."""
     short = text.removeprefix("nothing of it can run on the NPU: ").partition("; supported are")[0]
     return re.sub(r"^\w+ '[^']*': ", "", short)
 
 
 def page(results: Sequence[Result]) -> str:
-    """docs/operators.md."""
+    """Text of docs/operators.md."""
     total = Counter(result.status for result in results)
     lines = [
         "# Operators",
@@ -217,9 +217,8 @@ def main(
     page_file: Annotated[Path | None, typer.Option("--page", metavar="F.md", help="Write the table there as a page.")] = None,
     operator: Annotated[str | None, typer.Option(metavar="OP", help="Only tests of one operator, test by test.")] = None,
 ) -> None:
-    """Run onnx's backend tests on the simulated NPU, and print how many of each operator pass, and why others are skipped.
-
-    Exit code 1 where a test has another result than onnx's.
+    """Run onnx's backend tests on the simulated NPU, and print counts of outcomes by operator, with reasons.  Exit code 1 if a result
+    differs from onnx's.
     """
     tests = suite(real=operator is None)
     results = run_suite(tests if operator is None else (test for test in tests if _operator(_data(test.case)[0]) == operator))

@@ -132,7 +132,7 @@ class Operator:
         self._cycles: dict[int, NDArray[np.int64]] = {}
 
     def measure(self, i: int) -> NDArray[np.int64]:
-        """Cycles per level of way i; a very large number where it does not fit UB."""
+        """Cycles per level of tiling i; `NEVER` if it does not fit UB."""
         if i not in self._cycles:
             if self._evaluator is None:
                 self._evaluator = Evaluator(
@@ -164,7 +164,7 @@ class Optimum:
 
 
 def exhaustive(operator: Operator, cap: int) -> Optimum:
-    """Best first by bound and estimate, until no bound is left below the best of any level, or `cap` were measured."""
+    """Measure tilings, best first by bound and estimate, until no remaining bound is below the best of a level, or `cap` are measured."""
     bounds, estimate = operator.bounds, operator.space.estimate
     expected = np.maximum(bounds, estimate[:, None])
     order = [np.lexsort((estimate, expected[:, level])) for level in range(bounds.shape[1])]
@@ -216,7 +216,7 @@ def save_model(shape: Shape | Product, folder: Path) -> Path:
 
 
 def count_operators(networks: Sequence[str], machine: str) -> dict[Shape | Product, Counter[str]]:
-    """Distinct convolutions and matrix products of networks -> how often each has them."""
+    """Distinct convolutions and matrix products of networks -> number of occurrences by network."""
     counts: dict[Shape | Product, Counter[str]] = {}
     shape_by_structure: dict[str, Shape | Product] = {}
     for name in networks:

@@ -16,7 +16,7 @@ def _random_size(w: Writer, low: int, high: int) -> int:
 
 
 def _image(w: Writer, channels: int | None = None, lowest: int = 1, highest: int = 20) -> Tensor:
-    """An input of 8 bits or 16 bits, of another scale each time."""
+    """Random image of 8 or 16 bits, with a random scale."""
     unit = 1 / 256 if w.dtype == "int16" else 1
     scale = float(w.rng.uniform(0.01, 0.1)) * unit
     return w.input(1, _random_size(w, lowest, highest), _random_size(w, lowest, highest), channels or _random_size(w, 1, 40), scale=scale)
@@ -31,7 +31,7 @@ def _activation(w: Writer) -> str:
 
 
 def _kernel(w: Writer, x: Tensor, highest: int = 7) -> tuple[int, int]:
-    """A kernel that is no larger than the input."""
+    """Random kernel, at most as large as the input."""
     return _random_size(w, 1, min(highest, x.shape[1])), _random_size(w, 1, min(highest, x.shape[2]))
 
 
@@ -231,6 +231,6 @@ OPERATORS: dict[str, Draw] = {
 
 
 def draw_operator(name: str, seed: int, dtype: str = "int8") -> bytes:
-    """A file with one operator."""
+    """Random operator as a .tflite file."""
     writer = Writer(seed, dtype)
     return writer.finish(OPERATORS[name](writer))

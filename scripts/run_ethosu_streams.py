@@ -111,7 +111,7 @@ def judge_networks(names: list[str], inputs: int, accelerator: str) -> list[dict
 
 
 def judge_operators(first: int, last: int, dtype: str, accelerator: str) -> list[dict[str, Any]]:
-    """A row for each operator and compiler, with how many are equal, refused, and left to the processor."""
+    """A row for each operator and compiler: numbers of equal, refused, and left operators."""
     from scripts.random_operators import OPERATORS, draw_operator
     from scripts.vela_streams import COMPILERS
 
@@ -141,7 +141,7 @@ def judge_operators(first: int, last: int, dtype: str, accelerator: str) -> list
 
 
 def deviation(name: str, compiler: str, dtype: str) -> str:
-    """Why an operator's outputs may differ; nothing where they may not."""
+    """Accepted reason for different outputs of an operator; '' without one."""
     return next(
         (
             explanation
@@ -153,7 +153,7 @@ def deviation(name: str, compiler: str, dtype: str) -> str:
 
 
 def write_fixtures(path: Path) -> int:
-    """Some small operators and two networks with their streams and LiteRT's outputs, for tests without both."""
+    """Write small operators and two networks with their streams and LiteRT's outputs, for tests without Vela and LiteRT."""
     from scripts.random_operators import OPERATORS, draw_operator
     from scripts.tflite_networks import NETWORKS
     from scripts.vela_streams import COMPILERS, NotWholeError
@@ -252,7 +252,7 @@ def _seeds(text: str) -> tuple[int, int]:
 
 
 def network_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """The table of networks: exactness, then kilobytes by memory and channel."""
+    """Lines of the table of networks: exactness, then kilobytes by memory and channel."""
     lines = [
         f"{'network':20}{'compiler':10}{'state':9}{'inputs':>7}{'values':>10}{'MMACs':>8}{'s/input':>9}   kilobytes by the rule (once)"
     ]
@@ -270,7 +270,7 @@ def network_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def operator_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """The table of operators."""
+    """Lines of the table of operators."""
     states = ("equal", "former", "differs", "refused", "left", "unknown")
     lines = [f"{'operator':30}{'compiler':10}" + "".join(f"{state:>9}" for state in states) + "    worst"]
     for row in rows:

@@ -73,7 +73,7 @@ class Walk(ABC):
         return search_space(self.context.target_graph)
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
-        """Only programs count."""
+        """Take the measured programs; segments are ignored."""
         del models
         self.known = known
 

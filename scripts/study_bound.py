@@ -82,7 +82,7 @@ def random_machine(seed: int) -> Machine:
 
 
 def genes(target_graph: TargetGraph, start: int, stop: int) -> tuple[Gene, ...]:
-    """Plans of a segment: every value of every field that matters to so few operators, each with each."""
+    """Plans of a segment that fit: all combinations of the values of the grid."""
     has_several, halo = stop - start > 1, has_halos(target_graph, start, stop)
     ranks = [(rank,) * (stop - start) if rank else () for rank in range(2)]
     weights: list[tuple[Weights, int]] = [("resident", 0), ("streamed", 0), ("streamed", 4)]
@@ -103,7 +103,7 @@ def genes(target_graph: TargetGraph, start: int, stop: int) -> tuple[Gene, ...]:
 
 
 def neighbours(target_graph: TargetGraph, gene: Gene) -> list[Gene]:
-    """The gene with each other value of each field, and with each of the compiler's changes."""
+    """Genes with one field changed to another value, and with each mutation of the compiler."""
     start, stop = gene.start, gene.stop
     choices, zeros, operators = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
     values: dict[str, Sequence[Any]] = {
@@ -132,7 +132,7 @@ def _replace_at(values: tuple[int, ...], position: int, value: int) -> tuple[int
 
 
 class TimedPrograms:
-    """Programs of a unit that were timed, and the best at every level."""
+    """Timed programs of a target graph, and the best at every level."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.compiler, self.best = target_graph, Compiler(target_graph), Best()
@@ -157,7 +157,7 @@ class TimedPrograms:
         return news
 
     def distinct_fastest(self, level: str, count: int) -> list[Genome]:
-        """The fastest genomes that differ from each other in cuts, counts of blocks, or which weights stay, best first."""
+        """Fastest genomes with distinct divisions, block counts or residency of weights, best first."""
         first = dict[tuple[tuple[int, int, Weights], ...], Genome]()
         fitting = [(cycles[level], genome) for genome, cycles in self.cycles_by_genome.items() if level in cycles]
         for _, genome in sorted(fitting, key=lambda entry: entry[0]):

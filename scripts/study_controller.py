@@ -84,7 +84,7 @@ class Trial:
 
 
 class Network:
-    """A compiled file under traces."""
+    """Compiled file, run under traces."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.compiled = name, read_compiled(path)
@@ -118,7 +118,7 @@ class Network:
 
 
 def choose(settings: Iterable[Setting], networks: list[tuple[Network, list[Trial]]]) -> Setting:
-    """The setting nearest to the oracle on the whole, of those that are never much worse than the best static variant."""
+    """Setting nearest to the oracle on average, among those within a limit of the best static variant."""
 
     def badness(setting: Setting) -> tuple[float, float]:
         over_oracle, over_static = [], []
@@ -206,7 +206,7 @@ def main(
     traces: Annotated[str, typer.Option(help="Kinds of traces.")] = ",".join(GENERATORS),
     as_json: Json = False,
 ) -> None:
-    """Rules that choose a variant at run time against the best static one and an oracle."""
+    """Run-time controllers against the best static variant and an oracle, on traces of load."""
     out = out.resolve()
     served = [Network(name, path) for name, path in compiled(files or [], out, networks, machine, candidates)]
     kinds, report = traces.split(","), list[Table | str]()

@@ -87,7 +87,7 @@ def rows(pair: Pair) -> Iterator[Row]:
 
 
 def show(rows: Sequence[Row]) -> Iterator[Table | str]:
-    """Savings of rules as shares of the whole; what is whole in full."""
+    """Savings of each rewrite relative to the whole program, and figures of the whole program."""
     levels, lines = [key for key in rows[0] if key.startswith("cycles_")], []
     for *rules, group in groups(rows, "network", "machine").values():
         lines += [row | {level: f"{row[level] / group[level]:+.1%}" for level in levels if level in row} for row in rules] + [group]

@@ -112,7 +112,7 @@ def random_operators(rng: np.random.Generator, machine: str, folder: Path) -> It
 def training_rows(
     operators: Sequence[tuple[Shape | Product, Operator]], rng: np.random.Generator, each: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], list[str]]:
-    """Raw features, cycles [n, levels] and shapes of `each` ways per operator: three in four of the short list, the others anywhere."""
+    """Raw features, cycles [n, levels], shapes of `each` tilings per operator: three quarters from the short list, others random."""
     raws, cycles, groups = [], [], []
     for shape, operator in operators:
         listed = operator.shortlist()
@@ -131,7 +131,7 @@ def _hidden(features: NDArray[np.float32], stages: bool) -> NDArray[np.float32]:
 
 
 def compare_picks(machine: str, out: Path, cap: int, trained: int, each: int, held_out: int, seed: int) -> Iterator[Table | str]:
-    """Picks without a measurement, per held-out shape: how much slower than the optimum; and a line for each model."""
+    """Rows of picks without measurement: slowdown against the optimum, per held-out shape; and a line for each model."""
     folder = out.resolve() / "operators"
     stream = random_operators(np.random.default_rng([seed, 2]), machine, folder)
     operators = [next(stream) for _ in range(trained + held_out)]

@@ -135,7 +135,7 @@ class Writer:
         return self.operator("FULLY_CONNECTED", inputs, output, "FullyConnectedOptions", fusedActivationFunction=ACTIVATIONS[activation])
 
     def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The same values in another shape."""
+        """Reshape a tensor."""
         output = self.tensor(shape, x.scale, x.zero)
         return self.operator("RESHAPE", [x, self.constant(np.array(shape, np.int32))], output, "ReshapeOptions", newShape=list(shape))
 
@@ -181,7 +181,7 @@ class Writer:
         return self.unary("SOFTMAX", x, self._unit(x.shape, 1 / 256, -128), "SoftmaxOptions", beta=1.0)
 
     def quantize(self, x: Tensor, scale: float, zero: int = 0) -> Tensor:
-        """The same reals in another scale."""
+        """Requantise a tensor to another scale."""
         return self.unary("QUANTIZE", x, self.tensor(x.shape, scale, zero), "QuantizeOptions")
 
     def concat(self, tensors: list[Tensor], axis: int = 3) -> Tensor:

@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A compiled model.  arena, fast: bytes."""
+    """Command stream of a compiled model.  arena, fast: sizes in bytes."""
 
     words: tuple[int, ...]
     constants: NDArray[np.uint8]
@@ -68,11 +68,11 @@ class Stream(NamedTuple):
 
 
 class NotWholeError(Exception):
-    """A model that Vela leaves to the processor in part."""
+    """Error for a model that Vela leaves to the processor in part."""
 
 
 def compile_model(model: bytes, compiler: str, folder: Path, accelerator: str = "ethos-u65-256") -> Stream:
-    """The stream of a model by one of Vela's compilers, which run in this process."""
+    """Compile a model by one of Vela's compilers, in this process."""
     from ethosu.vela import vela
     from ethosu.vela.errors import VelaError
 
@@ -108,7 +108,7 @@ def _silent() -> Iterator[None]:
 
 
 def read_stream(data: bytes) -> Stream:
-    """The stream of a file that Vela wrote; `NotWholeError` where an operator beside it is left."""
+    """Read the stream of a file written by Vela.  Raises `NotWholeError` if another operator remains."""
     model = schema.ModelT.InitFromPackedBuf(data)
     (graph,) = model.subgraphs
     names = [model.operatorCodes[operator.opcodeIndex].customCode for operator in graph.operators]

@@ -123,7 +123,7 @@ def _exactness(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: int) -> list[dict[str, Any]]:
-    """A row per level; one row that says why where the cell does not compile."""
+    """Rows of a cell, one per level; one row with the reason if it does not compile."""
     from simulator.npu.errors import TilefarmError
 
     cell_columns = {"network": cell.network, "machine": cell.machine, "dtype": cell.dtype}
@@ -198,7 +198,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
 
 
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
-    """A run of `candidates` programs for a cell."""
+    """Folder of a run of `candidates` programs for a cell."""
     from tuner.driver import tune
     from tuner.tune_request import TuneRequest
 
@@ -210,7 +210,7 @@ def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) 
 
 
 def find_run(runs: Path, source: Any) -> Path | None:
-    """The first run folder, by name, that was made for this model, machine and data type."""
+    """First run folder, by name, of this model, machine and data type."""
     from tuner.runs.model_source import SOURCE, read_source
 
     for path in sorted(runs.glob(f"*/{SOURCE}")):

@@ -38,9 +38,10 @@ def empty_result(job: Job | Training) -> JobResult | TrainingOutcome:
 
 
 class VirtualActors:
-    """`Actors` and `Clock` in virtual time.  seconds: of a job on an actor.  message_s: of the driver, for a message and its answer.
+    """`Actors` and `Clock` in virtual time.
 
-    results: packed results of jobs; others are empty.  assignment: job -> its actor.
+    seconds: duration of a job on an actor.  message_s: time of the driver for a message and its answer.  results: packed results of jobs;
+    others are empty.  assignment: job -> its actor.
     """
 
     def __init__(
@@ -145,7 +146,9 @@ def play(
     message_s: float = 0.0,
     commit_s: float = 0.0,
 ) -> Played:
-    """Play so many jobs.  trainings: complete epochs after which there is one.  message_s, commit_s: that the driver takes for each."""
+    """Play a number of jobs.  trainings: numbers of complete epochs, each followed by a training.  message_s, commit_s: time of the driver
+    for a message and a commit.
+    """
     actors, commits_s = VirtualActors(workers, seconds, message_s), list[float]()
 
     def committed(findings: bytes) -> None:
