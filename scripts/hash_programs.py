@@ -64,16 +64,14 @@ class Digests:
     def __init__(self, parts: Sequence[str]) -> None:
         self._parts = {part: hashlib.sha256() for part in parts}
 
-    def add(self, part: str, *parts: str | bytes | NDArray[Any] | None) -> None:
+    def add(self, part: str, *values: str | bytes | NDArray[Any] | None) -> None:
         """Add values to a part; None counts as well."""
-        for part_value in parts:
-            data = (
-                part_value.tobytes()
-                if isinstance(part_value, np.ndarray)
-                else part_value.encode()
-                if isinstance(part_value, str)
-                else part_value
-            )
+        for value in values:
+            data = value
+            if isinstance(value, np.ndarray):
+                data = value.tobytes()
+            elif isinstance(value, str):
+                data = value.encode()
             self._parts[part].update(b"-" if data is None else len(data).to_bytes(8, "little") + data)
 
     def __str__(self) -> str:
@@ -87,43 +85,43 @@ def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: in
         plans = [default_plans(lowered)]
     except (InfeasibleError, UnsupportedError) as error:
         return f"does not compile: {error}"
-    parts_digest, fitting = Digests((*PARTS, *DUMPED) if texts else PARTS), list[list[Plan]]()
+    part_digests, plans_by_piece = Digests((*PARTS, *DUMPED) if texts else PARTS), list[list[Plan]]()
     for target_graph in map(in_search_order, lowered.target_graphs):
         levels, rng = tuple(target_graph.machine.contention), np.random.default_rng([seed, 3])
         target = Npu(target_graph, levels, records=True)
         evaluator = Evaluator(target_graph, levels, target)
         for gene in islice(genes(target_graph, seed, 3.3), gene_count):
-            measured(parts_digest, evaluator, target.compiler, Request("segment", (varied(target_graph, gene, rng),)))
+            add_genome(part_digests, evaluator, target.compiler, Request("segment", (varied(target_graph, gene, rng),)))
         programs = [
-            measured(parts_digest, evaluator, target.compiler, Request("program", genome))
+            add_genome(part_digests, evaluator, target.compiler, Request("program", genome))
             for genome in islice(mutations(target_graph, seed), genomes)
         ]
-        fitting.append([plan for plan in programs if plan is not None])
-    plans += [joined(dict(zip(lowered.names, piece_plans, strict=True))) for piece_plans in zip(*fitting, strict=False)]
-    parts_digest.add("file", compiled(lowered, plans))
+        plans_by_piece.append([plan for plan in programs if plan is not None])
+    plans += [joined(dict(zip(lowered.names, piece_plans, strict=True))) for piece_plans in zip(*plans_by_piece, strict=False)]
+    part_digests.add("file", file_digest(lowered, plans))
     for text in texts_of(lowered, {"all": plans[0]}, {}, DUMPED) if texts else ():
-        parts_digest.add(text.stage, *text.lines)
-    return str(parts_digest)
+        part_digests.add(text.stage, *text.lines)
+    return str(part_digests)
 
 
-def measured(parts_digest: Digests, evaluator: Evaluator, compiler: Compiler, request: Request) -> Plan | None:
+def add_genome(part_digests: Digests, evaluator: Evaluator, compiler: Compiler, request: Request) -> Plan | None:
     """Add all results of a genome; returns its plan if it fits."""
     measurement = evaluator.measure(request)
     plans = [evaluator.plan(gene) for gene in request.genome]
-    parts_digest.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
-    parts_digest.add("tasks", measurement.payload, measurement.error)
-    parts_digest.add("features", measurement.features)
-    parts_digest.add("times", measurement.values)
+    part_digests.add("plans", *(None if plan is None else plan.model_dump_json() for plan in plans))
+    part_digests.add("tasks", measurement.payload, measurement.error)
+    part_digests.add("features", measurement.features)
+    part_digests.add("times", measurement.values)
     if measurement.values is None:
         return None
     segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True) if plan is not None]
     parts = compiler.some(segments) if request.kind == "program" else compiler.alone(*segments[0])
     assert not isinstance(parts, Infeasible)
-    parts_digest.add("streams", *compiler.link(parts).streams)
+    part_digests.add("streams", *compiler.link(parts).streams)
     return plan_of(evaluator.target_graph, [plan for plan, _ in segments])
 
 
-def compiled(lowered: LoweredModel, plans: Sequence[Plan]) -> bytes:
+def file_digest(lowered: LoweredModel, plans: Sequence[Plan]) -> bytes:
     """SHA-256 of the file with one of the plans per level."""
     by_level = {level: plans[i % len(plans)] for i, level in enumerate(lowered.machine.contention)}
     with TemporaryDirectory(prefix="tilefarm-hash-") as folder:
