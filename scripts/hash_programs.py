@@ -67,15 +67,17 @@ class Digests:
     def add(self, part: str, *values: str | bytes | NDArray[Any] | None) -> None:
         """Add values to a part; None counts as well."""
         for value in values:
-            data = value
-            if isinstance(value, np.ndarray):
-                data = value.tobytes()
-            elif isinstance(value, str):
-                data = value.encode()
+            data = _value_bytes(value)
             self._parts[part].update(b"-" if data is None else len(data).to_bytes(8, "little") + data)
 
     def __str__(self) -> str:
         return ", ".join(f"{part} {digest.hexdigest()[:12]}" for part, digest in self._parts.items())
+
+
+def _value_bytes(value: str | bytes | NDArray[Any] | None) -> bytes | None:
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    return value.encode() if isinstance(value, str) else value
 
 
 def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: int, seed: int, texts: bool = False) -> str:

@@ -33,7 +33,7 @@ def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
     inward, outward = machine.path(Memory.L1, Memory.UB), machine.path(Memory.UB, Memory.L1)
     if inward is None or outward is None or inward.engine == outward.engine or "VECTOR" in (inward.engine, outward.engine):
         return None
-    far = machine.buffer_blocks(Memory.L1) // 2
+    far = machine.buffer_blocks(Memory.L1) // 2  # where the second transfer writes, away from the first one's blocks
     first_move = copy(machine, Memory.L1, Memory.UB, 0, 0, _BLOCKS, _bursts(inward, load))
     second_move = copy(machine, Memory.UB, Memory.L1, _BLOCKS, far, _BLOCKS, _bursts(outward, load))
     first_engine, vector = Engine[inward.engine], Engine.VECTOR

@@ -20,7 +20,7 @@ from tuner.platform.files import AnyPath
 SUFFIX = ".parquet"
 _KEY = "tilefarm_part"
 _MARK = re.compile(rb"tilefarm part ([a-z]{1,20}) (\d{8,12}) (\d{16}) ([0-9a-f]{64})")
-_DIGEST = 64  # hex digits of a SHA-256, zeros while it is taken
+_DIGEST = 64  # hex digits of a SHA-256, zeros while it is computed
 _TAIL = 8  # bytes at the end: length of the footer, and Parquet's magic number
 _MAGIC = b"PAR1"
 
@@ -65,11 +65,14 @@ def part_number(name: str) -> int | None:
 
 def encoded(table: pa.Table, mark: PartMark) -> bytes:
     """The file of a part."""
+    # a mark with zeros first, since size and digest follow from the finished file; both are at the end of the mark
     blank = f"tilefarm part {mark.dataset} {mark.number:08d} {0:016d} {'0' * _DIGEST}".encode()
     data = _parquet(table, blank)
     end = data.rindex(blank) + len(blank)
-    data[end - _DIGEST - 17 : end - _DIGEST - 1] = b"%016d" % len(data)
-    data[end - _DIGEST : end] = _digest(memoryview(data), end - _DIGEST)
+    digest_begin = end - _DIGEST
+    size_begin, size_end = digest_begin - 17, digest_begin - 1  # a space lies between
+    data[size_begin:size_end] = b"%016d" % len(data)
+    data[digest_begin:end] = _digest(memoryview(data), digest_begin)
     return bytes(data)
 
 
@@ -90,9 +93,9 @@ def _parquet(table: pa.Table, mark: bytes) -> bytearray:
 def read_part(path: AnyPath, columns: Sequence[str] | None = None) -> PartFile:
     """Read a file after checking that all bytes are unchanged.  Raises `PartError`; until then the bytes are not parsed as Parquet."""
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             raise PartError("no file there")
-        data = path.mapped()  # a file may be as large as it likes before its mark has been looked at
+        data = path.mapped()  # mapped, not read: the size of an unchecked file is unknown
     except OSError as error:
         raise PartError(f"cannot be read: {error.strerror or error}") from None
     return decoded(data, columns)

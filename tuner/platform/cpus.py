@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-GROUPS, OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUPS_OF_PROCESS = Path("/proc/self/cgroup")  # lines NUMBER:CONTROLLERS:GROUP; version 2 has no controllers
 
 
 def usable_cpus() -> int:
@@ -17,15 +18,20 @@ def usable_cpus() -> int:
 
 def _quotas() -> Iterator[float]:
     """Quotas in CPUs, of the process's group and its parents (kernel: admin-guide/cgroup-v1, cgroup-v2.rst, `cpu.max`)."""
-    lines = OF_PROCESS.read_text().splitlines() if OF_PROCESS.is_file() else []
-    for _, controllers, group in (line.split(":", 2) for line in lines):
+    lines = CGROUPS_OF_PROCESS.read_text().splitlines() if CGROUPS_OF_PROCESS.is_file() else []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root, names = (GROUPS / "cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")) if controllers else (GROUPS, ("cpu.max",))
+        if controllers:  # version 1: quota and period in two files
+            root, names = CGROUP_ROOT / "cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        else:  # version 2: both in one file
+            root, names = CGROUP_ROOT, ("cpu.max",)
         group_folder = root / group.lstrip("/")
         # a container sees its own group as the root, whatever the group's name outside
         for folder in (root, group_folder, *group_folder.parents):
             with suppress(OSError, ValueError):  # the root of version 2 has none; "max" is no number
-                quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+                numbers = " ".join((folder / name).read_text() for name in names)
+                quota, period = map(int, numbers.split())
                 if quota > 0:
                     yield quota / period

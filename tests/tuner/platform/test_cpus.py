@@ -38,13 +38,13 @@ def test_quotas(version: int, group: str, quotas: dict[str, str], usable: int, t
         else:
             (root / name / "cpu.max").write_text(f"{quota} 100000\n")
     (tmp_path / "cgroup").write_text((V1 if version == 1 else V2).format(group))
-    monkeypatch.setattr(cpus, "GROUPS", tmp_path)
-    monkeypatch.setattr(cpus, "OF_PROCESS", tmp_path / "cgroup")
+    monkeypatch.setattr(cpus, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(cpus, "CGROUPS_OF_PROCESS", tmp_path / "cgroup")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     assert cpus.usable_cpus() == usable
 
 
 def test_no_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpus, "OF_PROCESS", tmp_path / "nothing")
+    monkeypatch.setattr(cpus, "CGROUPS_OF_PROCESS", tmp_path / "nothing")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 5})
     assert cpus.usable_cpus() == 2
