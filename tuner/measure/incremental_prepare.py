@@ -238,7 +238,7 @@ class Preparer:
             and len(plan.edge_from) <= len(self._slot)
         ):
             shared_entries = self._write_entries(plan, min(plan.reused_count, int(plan.changed.min())), plan.same_parts)
-        kept = shared_entries is not None
+        has_previous = shared_entries is not None
         if shared_entries is None:
             self._lay_out(plan, cores)
             shared_entries = self._write_entries(plan, 0, len(plan.parts))
@@ -247,7 +247,7 @@ class Preparer:
         start = np.array(plan.stream_start, np.int64)
         streams = np.column_stack((start, start + plan.lengths))
         suffix = None
-        if kept and len(streams) == len(self._streams):
+        if has_previous and len(streams) == len(self._streams):
             suffix = find_common_suffix(
                 self._word,
                 self._queues,
@@ -262,9 +262,9 @@ class Preparer:
                 np.array(plan.same_end, np.int64),
             )
         if len(self._engine) != len(plan.stream):
-            self._engine, kept = np.empty_like(plan.stream), False
+            self._engine, has_previous = np.empty_like(plan.stream), False
         for (begin, end), unchanged in zip(streams.tolist(), plan.same_rows, strict=True):
-            changed = begin + unchanged if kept else begin
+            changed = begin + unchanged if has_previous else begin
             self._engine[changed:end] = plan.stream[changed:end]
         # rows of a stream that has moved have other numbers, so it shares no row
         in_place = np.array_equal(start, self._streams[:, 0])

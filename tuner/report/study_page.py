@@ -173,7 +173,7 @@ def _front(summary: dict[str, Any]) -> go.Figure:
         chart.add_scatter(
             x=counts[: len(trial["curve"])], y=[math.exp(-value) for value in trial["curve"]], mode="lines",
             name="start: trial 0" if start else "trials", legendgroup=str(start), showlegend=start or index == next(
-                (k for k, other in enumerate(finished_trials) if other["number"]), -1
+                (k for k, candidate in enumerate(finished_trials) if candidate["number"]), -1
             ),
             line={"width": 2 if start else 1, "color": PALETTE[0] if start else MUTED},
             hovertemplate=f"trial {trial['number']}: %{{y:.4f}}x after %{{x:,}}<extra></extra>",

@@ -65,7 +65,7 @@ import re, sys
 from pathlib import Path
 import onnx
 from simulator.npu.parts import DataType
-from tuner.verify.reference_body import ReferencePiece, first_beyond
+from tuner.verify.reference_body import ReferencePiece, find_out_of_range
 import numpy as np
 model = onnx.load(sys.argv[1])
 names = [node.output[0] for node in model.graph.node]
@@ -74,7 +74,7 @@ def peak():  # that of getrusage is at least what the process that forked this o
 before = peak()
 x = np.ones((1, 16, 256, 256), np.float32)
 piece = ReferencePiece(("x",), (names[-1],), range(len(names)))
-assert first_beyond(model, (piece,), set(names), set(names), [{"x": x}], DataType.float16) is None
+assert find_out_of_range(model, (piece,), set(names), set(names), [{"x": x}], DataType.float16) is None
 print((peak() - before) * 1024 // x.nbytes)
 """
 
