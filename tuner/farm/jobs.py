@@ -275,7 +275,7 @@ class JobRunner:
 
         limit = Limit(job.programs, deadline, job.readings, cost)
         session = MeasureBudget(self._without_failing(measurer or self._measure_here, failing), listeners, limit)
-        with self.known.aside():
+        with self.known.temporary():
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
             else:

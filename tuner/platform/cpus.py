@@ -23,10 +23,9 @@ def _quotas() -> Iterator[float]:
         _, controllers, group = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        if controllers:  # version 1: quota and period in two files
-            root, names = CGROUP_ROOT / "cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        else:  # version 2: both in one file
-            root, names = CGROUP_ROOT, ("cpu.max",)
+        # version 1 has quota and period in two files, version 2 in one
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        root = CGROUP_ROOT / "cpu" if controllers else CGROUP_ROOT
         group_folder = root / group.lstrip("/")
         # a container sees its own group as the root, whatever the group's name outside
         for folder in (root, group_folder, *group_folder.parents):

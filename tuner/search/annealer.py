@@ -93,7 +93,7 @@ class Annealer:
         return list(range(begin, len(self._tails)))
 
     def _price(self, gene: Gene) -> float:
-        cycles = self.table.of(gene)
+        cycles = self.table.find_cycles(gene)
         return (
             np.inf
             if cycles is None or cycles[self.level] >= NEVER

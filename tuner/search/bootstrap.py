@@ -88,7 +88,7 @@ class Bootstrap:
 
     def _own_cycles(self, gene: Gene, group: Sequence[int]) -> Floats:
         """Cycles of the segment on its own, infinite at levels that do not grant its needs."""
-        cycles = self.context.table.of(gene)
+        cycles = self.context.table.find_cycles(gene)
         return np.full(len(group), np.inf) if cycles is None else np.where(cycles[group] < NEVER, cycles[group], np.inf)
 
 
@@ -103,7 +103,7 @@ def improve_segments(context: SearchContext, genomes: list[Genome]) -> Asking[li
         yield from context.measure_segments(context.unmeasured([gene for genes in changed_genes for gene in genes]))
         for level, (genes, new) in enumerate(zip(current, changed_genes, strict=True)):
             for index, gene in enumerate(new):
-                first_values, new_values = context.table.of(genes[index]), context.table.of(gene)
+                first_values, new_values = context.table.find_cycles(genes[index]), context.table.find_cycles(gene)
                 if new_values is not None and (first_values is None or new_values[level] < first_values[level]):
                     genes[index] = gene
     return [tuple(genes) for genes in current]
@@ -118,7 +118,7 @@ def changed_operators(context: SearchContext) -> list[Gene]:
     """Genes of one single operator of this shard with each change, longest operators first: the baseline is made of the best."""
     table, longest = context.table, dict[str, tuple[float, Gene]]()
     for gene in single_operator_genes(context):
-        cycles = table.of(gene)
+        cycles = table.find_cycles(gene)
         if cycles is not None:
             structure = table.structures.structure(gene.start, gene.stop)
             longest.setdefault(structure, (-float(np.log(cycles).mean()), gene))

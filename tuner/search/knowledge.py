@@ -96,12 +96,12 @@ class Knowledge:
         return self.programs[genome_name(genome)]
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def temporary(self) -> Iterator[None]:
         """Remove at the end everything that is learned inside."""
         border, programs, population = self.border, self.programs, self.population
         self.programs = ChainMap({}, programs)  # not a copy: a search has thousands of programs, and as many jobs
         try:
-            with self.table.aside():
+            with self.table.temporary():
                 yield
         finally:
             self.border, self.programs, self.population = border, programs, population

@@ -23,7 +23,7 @@ def border_of(table: SegmentTable, requests: Sequence[Request], measurements: Se
         genome, cycles = request.genome, measurement.cycles
         if request.kind != "program" or cycles is None or len(genome) < 2 or not runs_in_sequence(genome):
             continue
-        separate = table.alone(genome)
+        separate = table.sum_cycles(genome)
         if separate is not None and not any(gene.held for gene in genome) and max(separate.max(), cycles.max()) < NEVER:
             rows.append((separate - cycles) / (len(genome) - 1))
     return np.asarray(np.median(rows, axis=0)) if rows else None

@@ -105,7 +105,7 @@ def _fastest_alone(context: SearchContext, genes: Sequence[Gene], predicted: NDA
     singles = context.table.singles()
     if singles is None:
         return []
-    measured = [context.table.of(gene) for gene in singles]
+    measured = [context.table.find_cycles(gene) for gene in singles]
     merit = {}
     for place in places:
         best = measured[genes[place].start]

@@ -60,7 +60,7 @@ class SegmentTable:
     def known(self, gene: Gene) -> bool:
         return self.structures.key(gene) in self.cycles
 
-    def of(self, gene: Gene) -> NDArray[np.int64] | None:
+    def find_cycles(self, gene: Gene) -> NDArray[np.int64] | None:
         """Measured cycles per level; None if not measured or not feasible."""
         return self.cycles.get(self.structures.key(gene))
 
@@ -69,7 +69,7 @@ class SegmentTable:
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
     def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0, features: bytes = b"") -> bool:
-        """Add a measurement of a gene, with its features (see `seen`); returns False without a change for a known gene."""
+        """Add a measurement of a gene, with its features (see `plan_keys`); returns False without a change for a known gene."""
         key = self.structures.key(gene)
         if key in self.cycles:
             return False
@@ -111,7 +111,7 @@ class SegmentTable:
         mapping[key] = value
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def temporary(self) -> Iterator[None]:
         """Remove at the end everything added inside.  Must not be nested."""
         self._undo = []
         try:
@@ -186,11 +186,11 @@ class SegmentTable:
         """Runs of regular length, and longer ones that were measured."""
         return [*self._pairs, *((*run, structure) for run, structure in sorted(self._long.items()))] if self._long else self._pairs
 
-    def alone(self, genome: Genome) -> NDArray[np.float64] | None:
+    def sum_cycles(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more if one does not fit; None for an unmeasured segment."""
         total = np.zeros(self.levels)
         for gene in genome:
-            cycles = self.of(gene)
+            cycles = self.find_cycles(gene)
             if cycles is None:
                 return None
             total += cycles

@@ -76,7 +76,7 @@ class StrategyContract:
             for shard in range(rules.shards if epoch else 1):
                 collector, rounds = Collector(), list[Sequence[Request]]()
                 session = MeasureBudget(lambda requests: map(evaluator.measure, requests), (knowledge, collector))
-                with knowledge.aside():
+                with knowledge.temporary():
                     if not epoch:
                         run_shard(first_programs(rules, collector), session, knowledge, collector)
                     else:

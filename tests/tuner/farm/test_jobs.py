@@ -168,7 +168,7 @@ def name_of(number: int) -> int:
 def test_what_is_aside_is_forgotten() -> None:
     known = Knowledge(Structures(target_graph()), 3)
     known.learn_epoch([findings(Gene(0, 1), programs=[1], border=4.0)])
-    with known.aside():
+    with known.temporary():
         for request, measurement in measured(Gene(0, 1, 2), Gene(1, 2), programs=[2], cycles=3):
             known.heard(request, measurement)
         known.add_border(np.full(3, 8.0))

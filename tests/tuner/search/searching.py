@@ -65,7 +65,7 @@ class LocalSearch:
         """All jobs of an epoch, each of which hears of nobody's measurements but its own."""
         jobs = [Finished(shard, self.epoch, Collector()) for shard in range(self.rules.shards if self.epoch else 1)]
         for shard, epoch, collector in jobs:
-            with self.known.aside():
+            with self.known.temporary():
                 strategy = Segmentation(StrategyContext(self.rules, shard, self.seed))
                 strategy.tell(self.known, [None] * len(LEVELS))
                 asking = strategy.ask(epoch) if epoch else first_programs(self.rules, collector)

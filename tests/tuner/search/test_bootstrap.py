@@ -58,7 +58,7 @@ def test_operators_are_changed_alone_by_descending_time() -> None:
     alone = {table.structures.structure(*gene[:2]): gene for gene in reversed(single_operator_genes(contexts[0][0]))}
     assert {table.structures.structure(*gene[:2]) for gene in whose} == alone.keys()
     assert len(whose) == len(alone) > 3
-    took = [float(np.log(table.of(alone[table.structures.structure(*gene[:2])])).mean()) for gene in whose]
+    took = [float(np.log(table.find_cycles(alone[table.structures.structure(*gene[:2])])).mean()) for gene in whose]
     assert took == sorted(took, reverse=True)
     first = [gene for context in contexts[0] for gene in context.unmeasured(context.limit_to_grants(changed_operators(context)))]
     assert len(first) > 3

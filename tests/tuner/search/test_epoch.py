@@ -131,7 +131,7 @@ def test_border_is_learnt_from_programs_and_their_segments() -> None:
     context = search.context(epoch=2)
     for gene in genome:
         context.table.add(gene, np.array([100, 200, 300]))
-    alone = context.table.alone(genome)
+    alone = context.table.sum_cycles(genome)
     assert alone is not None
     borders = len(genome) - 1
     cycles: NDArray[np.int64] = (alone - borders * np.array([10, 20, -5])).astype(np.int64)

@@ -55,7 +55,7 @@ def test_predictions_of_what_shares_operators_are_corrected() -> None:
     run_to_end(context.measure_segments([gene]), MeasureBudget(Local(u), (context.known,)))
     (raw,) = run_to_end(context.features([gene]), MeasureBudget(Local(u)))
     assert raw is not None
-    cycles = context.table.of(gene)
+    cycles = context.table.find_cycles(gene)
     assert cycles is not None
     off = np.log(cycles) - np.log(context.predict(raw[None])[0])
     same, wider, elsewhere = (np.log(each) for each in corrections(context, [gene._replace(blocks=2), Gene(0, 3), Gene(2, 3)]))
@@ -74,11 +74,11 @@ def test_fastest_of_a_structure_survive_further_measurements() -> None:
         cycles = rng.integers(1, 9, 3) if rng.random() < 0.8 else np.array([5, NEVER, 5])
         fits, gene = (cycles < NEVER).all(), Gene(start, start + 1, blocks=2, prefetch=slots)
         table.add(gene, None if rng.random() < 0.1 else cycles, features=look)
-        known = table.of(gene)
+        known = table.find_cycles(gene)
         return start, float(np.log(cycles).mean()) if fits and known is not None else math.inf, look
 
     for slots in range(1, 60):
-        with table.aside():
+        with table.temporary():
             add(1000 + slots)
         start, merit, look = add(slots)
         if merit < math.inf:

@@ -98,7 +98,7 @@ def test_parallel_time_is_between_longest_and_sum() -> None:
     evaluator, table = measured()
     genes = singles(table)
     pair = [genes[k] for k in range(len(genes)) if not target_graph().producers[genes[k].start]][:2]
-    alone = [table.of(gene) for gene in pair]
+    alone = [table.find_cycles(gene) for gene in pair]
     both = cycles(evaluator, "stage", tuple(gene._replace(cores=(i,)) for i, gene in enumerate(pair)))
     a, b = (known[0] for known in alone if known is not None)
     assert max(a, b) <= both[0] < a + b
@@ -112,7 +112,7 @@ def test_pieces_know_what_was_measured() -> None:
         assert list(genes) == list(times) == list(moved)
         assert 1 in genes
         for width, gene in genes.items():
-            known = table.of(gene)
+            known = table.find_cycles(gene)
             assert known is not None
             assert (times[width], len(gene.cores)) == (known[0], width)
             assert moved[width] > 0
@@ -194,7 +194,7 @@ def test_walk_ends_at_its_fastest_point(noise: float) -> None:
         found = estimate.annealed(start, 8000, np.random.default_rng(0), noise)
         assert find_fault(target_graph(), found, True) is None
         assert found == annealer(table).annealed(start, 8000, np.random.default_rng(0), noise)
-        assert all(table.of(gene) is not None for gene in found), "only what was measured"
+        assert all(table.find_cycles(gene) is not None for gene in found), "only what was measured"
         assert estimate.annealed(start, 0, np.random.default_rng(0), noise) == start
         assert noise or estimate.expected(found) <= estimate.expected(start)
         assert noise or estimate.expected(found) <= estimate.expected(wide[0]), "wherever it starts"

@@ -89,7 +89,7 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
         price: dict[tuple[int, int], float] = {}
         for start, stop in itertools.combinations(range(operators + 1), 2):
             alike = [g for g in added if structures(name).structure(g.start, g.stop) == structures(name).structure(start, stop)]
-            known = [c[level] for g in alike if (c := table.of(g)) is not None]
+            known = [c[level] for g in alike if (c := table.find_cycles(g)) is not None]
             if known and stop - start <= longest:
                 price[start, stop] = max(min(known) - border, 0.5 * min(known))
         expected = min(sum(price[part] for part in cut) for cut in cuts(operators) if all(part in price for part in cut))
@@ -98,7 +98,7 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
         genome, cost = found
         assert find_fault(u, genome, True) is None
         assert cost[-1] == pytest.approx(expected)
-        mine = [table.of(gene) for gene in genome]
+        mine = [table.find_cycles(gene) for gene in genome]
         assert all(cycles is not None for cycles in mine)
         paid = [max(c[level] - border, 0.5 * c[level]) for c in mine if c is not None]
         assert sum(paid) == pytest.approx(expected), "and its genes cost what it says"
@@ -112,7 +112,7 @@ def test_longer_segments_count_once_they_are_measured() -> None:
     table, long = SegmentTable(Structures(u), len(LEVELS)), Gene(2, EVERY_LENGTH + 5)
     for k in range(len(u.operators)):
         table.add(Gene(k, k + 1), np.full(len(LEVELS), 100))
-    with table.aside():
+    with table.temporary():
         table.add(long, np.full(len(LEVELS), 500))
         found = table.segmentation(0)
         assert found is not None
@@ -157,10 +157,10 @@ def test_singles_are_single_and_best_over_the_levels(seed: int) -> None:
     assert find_fault(u, genome, True) is None
     assert all(gene.stop == gene.start + 1 for gene in genome)
     for gene in genome:
-        mine = table.of(gene)
+        mine = table.find_cycles(gene)
         assert mine is not None
         name = structures("residual_block").structure(gene.start, gene.stop)
-        alike = [table.of(g) for g in added if structures("residual_block").structure(g.start, g.stop) == name]
+        alike = [table.find_cycles(g) for g in added if structures("residual_block").structure(g.start, g.stop) == name]
         assert np.log(mine).sum() == pytest.approx(min(np.log(c).sum() for c in alike if c is not None))
 
 
@@ -169,17 +169,17 @@ def test_table_remembers_first_answer_and_best() -> None:
     slow, fast = Gene(0, 1), Gene(0, 1, 2)
     table.add(slow, np.array([9, 9]))
     table.add(slow, np.array([1, 1]))
-    assert table.of(slow) is not None
-    assert table.of(slow).tolist() == [9, 9]  # type: ignore[union-attr]
+    assert table.find_cycles(slow) is not None
+    assert table.find_cycles(slow).tolist() == [9, 9]  # type: ignore[union-attr]
     table.add(fast, np.array([5, 20]))
     assert table.best(0, 1, 0) == (5, fast)
     assert table.best(0, 1, 1) == (9, slow)
     assert table.best(0, 2, 0) is None
     assert table.known(fast)
     assert not table.known(Gene(0, 1, 3))
-    assert table.alone((slow, Gene(1, 2))) is None
+    assert table.sum_cycles((slow, Gene(1, 2))) is None
     table.add(Gene(1, 2), np.array([100, 200]))
-    assert table.alone((slow, Gene(1, 2))).tolist() == [109, 209]  # type: ignore[union-attr]
+    assert table.sum_cycles((slow, Gene(1, 2))).tolist() == [109, 209]  # type: ignore[union-attr]
 
 
 @settings(max_examples=20, deadline=None)
@@ -189,12 +189,12 @@ def test_what_a_table_learns_aside_is_forgotten(seed: int) -> None:
     table, added = random_table("lrn_chain", rng, 30)
     twin = SegmentTable(structures("lrn_chain"), len(LEVELS))
     for gene in added:
-        twin.add(gene, table.of(gene), table.moved(gene))
-    with table.aside():
+        twin.add(gene, table.find_cycles(gene), table.moved(gene))
+    with table.temporary():
         other, more = random_table("lrn_chain", rng, 30)
         for gene in more:
-            table.add(gene, other.of(gene), 7)
-        assert not any(table.add(gene, other.of(gene), 7) for gene in more)
+            table.add(gene, other.find_cycles(gene), 7)
+        assert not any(table.add(gene, other.find_cycles(gene), 7) for gene in more)
     assert list(table.cycles) == list(twin.cycles)
     assert table.moved_bytes == twin.moved_bytes
     assert table.singles() == twin.singles()
