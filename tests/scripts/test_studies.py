@@ -101,7 +101,7 @@ def test_present_pair_is_not_computed_again(tmp_path: Path) -> None:
         assert found.cpu_s > 0
         return len([*(tmp_path / "spent").iterdir()])
 
-    others = ({"candidates": 3}, {"given": (7,)}, {"arms": {"a": Arm(times=2)}})
+    others = ({"candidates": 3}, {"inputs": (7,)}, {"arms": {"a": Arm(times=2)}})
     assert [cells(), cells(), *(cells(replace(tiny, **other)) for other in others)] == [1, 1, 2, 3, 4]
     (cell,) = [path for path in (tmp_path / "spent").iterdir() if json.loads(path.read_text())["rows"][0]["programs"] == 3]
     cell.write_text(json.dumps({"rows": [{"arm": "mine"}], "cpu_s": 5.0}))
