@@ -135,6 +135,10 @@ def _count(program: Program, cores: list[_Core]) -> Counters:
         macs += int(record_work[np.isin(code[:, isa.OP], isa.PRODUCT_OPS)].sum())
         read += int(record_work[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
         written += int(record_work[copies & (code[:, isa.DST] == Memory.DDR)].sum())
+        results = code[(code[:, isa.OP] == Op.FIXPIPE) & (code[:, isa.DST] == Memory.DDR)].astype(np.int64)
+        dtype = results[:, isa.DTYPE]
+        planes = -(-results[:, isa.F_N1] * isa.COLUMNS[dtype] // isa.TYPE_LANES[dtype])
+        written += int((results[:, isa.F_M] * planes).sum()) * BLOCK_BYTES
     return Counters(macs, read, written, work)
 
 

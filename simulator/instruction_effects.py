@@ -206,7 +206,7 @@ def mmad_im2col(memories: list[Bytes], record: Words) -> int:
 
 
 def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> int:
-    """L0C -> {UB, L1}: add the bias, then convert by the types of sums and of the result; [N1][M][16] becomes planes of C0.
+    """L0C -> {UB, L1, DDR}: add the bias, then convert by the types of sums and of the result; [N1][M][16] becomes planes of C0.
 
     fixed_point: the rounding of int32 sums to 8 bits (`Machine.rounding`).
     """

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from simulator import timing_state as columns
 from simulator.ddr import ContentionTrace, lone_rates, shared_rates
 from simulator.interval_union import compute_union
+from simulator.l2_traffic import L2Traffic, draws_of
 from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
 from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
@@ -75,7 +76,7 @@ class Prepared:
     engine_cycles: `fixed_cycles`, plus issue cycles for the scalar unit.  drawn_units: bus units of all transfers.
     computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, if no core has work for both; None: must be
     simulated.
-    constants: int64 [PORT], see `timing_state`.
+    constants: int64 [PORT], see `timing_state`.  l2: traffic behind the machine's L2, if it has one.
     """
 
     machine: Machine
@@ -94,11 +95,12 @@ class Prepared:
     drawn_units: int
     computes_apart: int | None
     constants: Ints
+    l2: L2Traffic | None = None
 
     @classmethod
     def of(
         cls, machine: Machine, word: Ints, queue_start: Ints, engine: NDArray[np.uint8], stream_start: Ints, flag_slots: int, totals: Ints,
-        read_bytes: int, write_bytes: int,
+        read_bytes: int, write_bytes: int, l2: L2Traffic | None = None,
     ) -> Prepared:  # fmt: skip
         """A prepared program of these arrays, which become read-only.  totals: int64 [3, queues], fixed cycles, transfers, bus units."""
         fixed, transfers, bus_units = totals.reshape(3, -1, ENGINES)
@@ -110,7 +112,7 @@ class Prepared:
         return cls(
             machine, word, queue_start, engine, stream_start, flag_slots, fixed, transfers, bus_units, read_bytes, write_bytes,
             path_table(machine), engine_cycles, int(bus_units.sum()), None if any(map(all, computing)) else sum(map(sum, computing)),
-            constants(machine),
+            constants(machine), l2,
         )  # fmt: skip
 
     @property
@@ -250,9 +252,10 @@ def _fill(
     return -1
 
 
-def prepare(program: Program, machine: Machine) -> Prepared:
+def prepare(program: Program, machine: Machine, warm: bool = False) -> Prepared:
     """Price every record, sort records into their queues and match WAITs with SETs.
 
+    warm: of a machine with an L2, whether the same program has run just before (`l2_traffic`).
     The program must be legal (`Program.verify`); faults that would make the event loop unsafe are refused here too (`ProgramError`).
     """
     cores = len(program.streams)
@@ -279,14 +282,23 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     word = np.empty(total, np.int64)
     cursor = queue_start[:-1].copy()
     totals = np.zeros((5, queues), np.int64)
+    draws = None if machine.l2 is None else draws_of(program, machine, tuple(price(code, machine).bus for code in program.streams), warm)
     for core, code in enumerate(program.streams):
         for start in range(0, len(code), _CHUNK):
             rows = code[start : start + _CHUNK]
-            bad = _fill(rows, core, *price(rows, machine), word, cursor, index, slots, totals)
+            busy, bus, useful = price(rows, machine)
+            if draws is not None:
+                bus = draws.drawn_units[core][start : start + _CHUNK] | draws.hit_cycles[core][start : start + _CHUNK] << columns.DRAWN_BITS
+            bad = _fill(rows, core, busy, bus, useful, word, cursor, index, slots, totals)
             if bad >= 0:
                 raise ProgramError(f"core {core} instruction {start + bad}: DDR is reached by MTE2 and MTE3 only")
+    if draws is not None:
+        totals[2] = 0
+        for core, (code, units) in enumerate(zip(program.streams, draws.drawn_units, strict=True)):
+            np.add.at(totals[2], core * ENGINES + code[:, _ENGINE], units)
     read, written = totals[3:].sum(axis=1).tolist()
-    return Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written)
+    traffic = None if draws is None else draws.traffic
+    return Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written, traffic)
 
 
 def _state(prepared: Prepared, record: bool) -> State:
@@ -432,13 +444,14 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
 
 
 @njit(cache=True)
-def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> int:
+def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints, drawn_mask: int, hit_shift: int) -> int:
     total = 0
     for i in range(start, end):
         if (word[i] & KIND_MASK) == TRANSFER:
             startup, slower = paths[word[i] >> KIND_BITS & KIND_MASK]
             least = min(rate, slower) if slower else rate
-            total += startup + ((word[i] >> BUS_BITS) + least - 1) // least
+            drawn = word[i] >> BUS_BITS & drawn_mask
+            total += startup + (drawn + least - 1) // least + (word[i] >> hit_shift)
     return total
 
 
@@ -451,12 +464,13 @@ def program_bound(program: Program | Prepared, machine: Machine, level: Level = 
     """
     prepared = _as_prepared(program, machine)
     port = port_units(machine, level.share_units)
-    busy = prepared.engine_cycles.copy()
+    busy, of_words = prepared.engine_cycles.copy(), prepared.constants[[columns.DRAWN_MASK, columns.HIT_SHIFT]].tolist()
     for core in range(prepared.cores):
         for k, engine in enumerate(DMAS):
             q = core * ENGINES + engine
             rate = max(1, min(cap_units(machine, engine), port))
-            lone_cycles = _alone_cycles(prepared.word, prepared.queue_start[q], prepared.queue_start[q + 1], rate, prepared.paths[k])
+            queue = prepared.queue_start[q], prepared.queue_start[q + 1]
+            lone_cycles = _alone_cycles(prepared.word, *queue, rate, prepared.paths[k], *of_words)
             busy[core, engine] += -(-lone_cycles // machine.dma_ports(engine))
     drawn = max(port, prepared.dma_ports)
     return machine.launch_cycles + max(int(busy.max()), -(-prepared.drawn_units // drawn))

@@ -4,7 +4,7 @@ Transfers of a queue take its DMA ports in turn, so the transfers of one port ar
 
 All transfers of a kind run at one rate, so they share a counter, `SERVED`.  A transfer that starts at SERVED = s ends at s + bus, and a
 step of the clock updates two counters only.  On a path slower than the engine's fastest, the transfer also has to last bus / the path's
-rate cycles; it draws nothing in the additional cycles.
+rate cycles; it draws nothing in the additional cycles, nor in those in which it moves what an L2 holds (`l2_traffic`).
 
 Ports are taken in turn, not first free, because the bounds of a run could not be proved for a choice by time.
 """
@@ -23,6 +23,7 @@ from simulator.timing_state import (
     CORE_MOVED,
     DATA,
     DONE,
+    DRAWN_MASK,
     END,
     ENTRY,
     FAR,
@@ -31,6 +32,7 @@ from simulator.timing_state import (
     FREE,
     FRONT,
     HEAD,
+    HIT_SHIFT,
     INFLIGHT,
     KIND_BITS,
     KIND_MASK,
@@ -102,6 +104,12 @@ def _path(port: Pointer, u: int, word: int) -> int:
 
 
 @inlined
+def drawn_units(port: Pointer, word: int) -> int:
+    """Bus units of a transfer."""
+    return word >> BUS_BITS & port[DRAWN_MASK]
+
+
+@inlined
 def take_port(
     unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, u: int, dma_port: int, entry: int, word: int, now: int,
     issue: int,
@@ -112,7 +120,7 @@ def take_port(
     if begin > now:
         dma[dma_port + BEGIN] = begin
     else:
-        start_data(unit, port, dma, u, dma_port, word >> BUS_BITS, now)
+        start_data(unit, port, dma, u, dma_port, drawn_units(port, word), now)
 
 
 @inlined
@@ -136,10 +144,12 @@ def start_data(unit: Pointer, port: Pointer, dma: Pointer, u: int, dma_port: int
 
 
 @inlined
-def release_cycle(port: Pointer, dma: Pointer, dma_port: int, word: int) -> int:
-    """First cycle in which the path's own rate lets a port's running transfer end; 0 if the path does not limit it."""
-    rate = port[_path(port, dma[dma_port + OWNER], word) + 1]
-    return dma[dma_port + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
+def release_cycle(port: Pointer, dma: Pointer, dma_port: int, word: int, now: int) -> int:
+    """First cycle in which a port's running transfer may end, whose draw ends now: its path may be slower, and an L2 has its own part."""
+    rate, cycle = port[_path(port, dma[dma_port + OWNER], word) + 1], now
+    if rate:
+        cycle = max(cycle, dma[dma_port + BEGAN] + (drawn_units(port, word) + rate - 1) // rate)
+    return cycle + (word >> port[HIT_SHIFT])
 
 
 @inlined

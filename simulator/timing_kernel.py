@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from simulator.pointer import Pointer, pointer
 from simulator.timing_converge import CommonSuffix, PreviousRun, adopt, converges
-from simulator.timing_dma import advance_dma, complete, release_cycle, start_data
+from simulator.timing_dma import advance_dma, complete, drawn_units, release_cycle, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
 from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume_snapshot, save_snapshot
 from simulator.timing_state import (
     ACTIVE,
     BEGAN,
     BEGIN,
-    BUS_BITS,
     COLUMNS,
     DONE,
     ENTRY,
@@ -182,7 +181,7 @@ def run_event_loop(
         for dma_port in range(0, dma_ports, PORT_COLUMNS):
             k = 0 if dma_port < load_ports else 1
             if dma[dma_port + FINISH] <= port[SERVED + k]:
-                release = release_cycle(port, dma, dma_port, word[dma[dma_port + ENTRY]])
+                release = release_cycle(port, dma, dma_port, word[dma[dma_port + ENTRY]], now)
                 if release > now:
                     port[ACTIVE + k] -= 1
                     dma[dma_port + FINISH], dma[dma_port + BEGIN] = FAR, release
@@ -190,7 +189,7 @@ def run_event_loop(
             elif dma[dma_port + BEGIN] > now:
                 continue
             elif dma[dma_port + BEGAN] < 0:
-                start_data(unit, port, dma, dma[dma_port + OWNER], dma_port, word[dma[dma_port + ENTRY]] >> BUS_BITS, now)
+                start_data(unit, port, dma, dma[dma_port + OWNER], dma_port, drawn_units(port, word[dma[dma_port + ENTRY]]), now)
                 continue
             complete(unit, port, time, flag, dma, ends, load, record, word, dma[dma_port + OWNER], dma_port, now)
     # the end is the last cycle of any unit; a unit with entries left waits for a SET that cannot come

@@ -5,7 +5,7 @@ the scalar unit.  Entries are instructions in queue order.
 
 | name   | dtype, shape           | meaning                                                                                  |
 |--------|------------------------|------------------------------------------------------------------------------------------|
-| word   | int64 [n]              | entry: value << 3 or kind; value = busy cycles, flag slot, or bus units << 3 or memory   |
+| word   | int64 [n]              | entry: value << 3 or kind; value = busy cycles, flag slot, or transfer << 3 or memory    |
 | engine | uint8 [n]              | engine of each instruction in stream order                                               |
 | time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
 | flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
@@ -13,7 +13,7 @@ the scalar unit.  Entries are instructions in queue order.
 | dma    | int64 [ports * 8]      | DMA ports: the load ports core after core, then the store ports                          |
 | ends   | int64 [ports, 1 + r]   | per DMA port: transfers that have ended, and when the last r did, r a power of two       |
 | load   | int64 [2 * steps]      | of the background load: from when on a step holds, and the latency that it adds          |
-| port   | int64 [50]             | state of the DDR port, constants of the run                                              |
+| port   | int64 [52]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
 Kernels use plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
@@ -40,6 +40,9 @@ MTE2, MTE3, CUBE, VECTOR = int(Engine.MTE2), int(Engine.MTE3), int(Engine.CUBE),
 # entries
 KIND_BITS, KIND_MASK = 3, 7
 BUS_BITS = 6  # bits of a transfer for its kind and its on-chip memory
+# A transfer's value is its bus units.  On a machine with an L2, these are the lowest DRAWN_BITS bits; the bits above them are cycles in
+# which the L2 alone moves data, after the draw.
+DRAWN_BITS = 38
 FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
 
 # columns of `unit`: worklist (a linked stack), then of a queue
@@ -79,7 +82,8 @@ SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 
 TOP = 4  # top of the worklist, or -1
 ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY, BANK_WAIT, RING, STEPS = range(5, 16)
 PORTS = STEPS + 1  # [2]: DMA ports of a core, to load and to store
-PATHS = PORTS + 2  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate if it is below the engine's, else 0
+HIT_SHIFT, DRAWN_MASK = PORTS + 2, PORTS + 3  # of a transfer's word: position of its L2 cycles (63 without L2), bits of its bus units
+PATHS = PORTS + 4  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate if it is below the engine's, else 0
 PATHS_OF = 2 << KIND_BITS  # length of one engine's part of PATHS
 PORT = PATHS + 2 * PATHS_OF
 

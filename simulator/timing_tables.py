@@ -62,7 +62,9 @@ def constants(machine: Machine) -> Ints:
     port[columns.MATRIX_LATENCY] = latency_cycles(machine)
     port[columns.BANK_WAIT] = bank_wait_cycles(machine)
     port[columns.RING] = ring_size(machine)
-    port[columns.PORTS : columns.PATHS] = [machine.dma_ports(engine) for engine in DMAS]
+    port[columns.PORTS : columns.HIT_SHIFT] = [machine.dma_ports(engine) for engine in DMAS]
+    port[columns.HIT_SHIFT] = 63 if machine.l2 is None else columns.BUS_BITS + columns.DRAWN_BITS
+    port[columns.DRAWN_MASK] = columns.FAR if machine.l2 is None else (1 << columns.DRAWN_BITS) - 1
     port[columns.PATHS :] = path_table(machine).reshape(-1)
     port.flags.writeable = False
     return port

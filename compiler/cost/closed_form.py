@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut
 from compiler.ops.tile_counts import Along, all_steps
-from compiler.target.capabilities import room_blocks, writes_l1
+from compiler.target.capabilities import room_blocks, writes_result
 from compiler.target.zero_blocks import Ints, Panels, count_panels
 from simulator.npu.cycles import cost_tables, latency_cycles
+from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
@@ -33,8 +34,8 @@ SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 
 class Cost(NamedTuple):
     """Parameters of a core for a data type, for kernels: halves of L0 in blocks, `Fractal`, cycles, and bytes per cycle, 0 without a path.
 
-    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  Prefixes of paths: a, b: L1 to L0A, L1 to L0B.  out: L0C to L1 if `direct`,
-    else L0C to UB.  in: L1 to UB.  back: UB to L1.
+    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  Prefixes of paths: a, b: L1 to L0A, L1 to L0B.  out: L0C to L1 or DDR if
+    `direct`, else L0C to UB.  in: L1 to UB.  back: UB to L1.
     """
 
     half_a: int
@@ -66,12 +67,16 @@ class Cost(NamedTuple):
 
 @lru_cache(maxsize=64)
 def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
-    """Figures of a machine.  inside: a product's results stay on chip, by FIXPIPE if it has the path."""
-    tables, fractal, direct = cost_tables(machine), machine.fractal(dtype), inside and writes_l1(machine)
+    """Figures of a machine.  inside: a product's results stay on chip; FIXPIPE writes them there, or to DDR, if it has the path."""
+    tables, fractal, direct = cost_tables(machine), machine.fractal(dtype), writes_result(machine, inside)
     halves = (room_blocks(machine, m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
-    ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
+    first = Memory.UB if not direct else Memory.L1 if inside else Memory.DDR
+    ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, first)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
-    rates = (int(table[path]) for path in paths for table in (tables.rate, tables.startup))
+    units = [SHARE_UNIT if Memory.DDR in path else 1 for path in paths]
+    rates = (
+        cycles for path, unit in zip(paths, units, strict=True) for cycles in (int(tables.rate[path]) // unit, int(tables.startup[path]))
+    )
     matrix, vector, _ = tables.scalars.tolist()
     macs = float(machine.macs_per_cycle.get(DataType(dtype).product.name, 0))
     products = matrix, latency_cycles(machine), int(tables.step_cycles[dtype]), macs, tables.matrix[dtype]

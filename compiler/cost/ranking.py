@@ -38,7 +38,7 @@ from compiler.cost.tiling_space import (
 from compiler.ops.conv import ConvSpec
 from compiler.ops.tile_counts import l0_slot_counts, partial_blocks
 from compiler.plan.plan import ConvTiling
-from compiler.target.capabilities import room_blocks, writes_l1
+from compiler.target.capabilities import room_blocks, writes_result
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.machine import Machine
@@ -325,7 +325,7 @@ def narrow_tiling(
     target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int
 ) -> ConvTiling | None:
     """Best tiling by estimate whose result tile takes at most `ub_blocks` blocks of UB, with the same weights; None if there is none."""
-    resident, direct = tiling.weights == "resident", to_l1 and writes_l1(target_graph.machine)
+    resident, direct = tiling.weights == "resident", writes_result(target_graph.machine, to_l1)
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
     point = _narrower(target_graph.machine, int(target_graph.type_of(spec.reads[0])), layer_of(spec), rows, direct, chunk, ub_blocks)
     if point is None:
@@ -366,7 +366,7 @@ def _ranking(
     target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, limit: int
 ) -> NDArray[np.int64]:
     """`_ranked` for a spec; limit 1: only the first, which takes a fraction of the time."""
-    direct = to_l1 and writes_l1(target_graph.machine)
+    direct = writes_result(target_graph.machine, to_l1)
     dtype, layer, budget = int(target_graph.type_of(spec.reads[0])), layer_of(spec), 0 if resident else budget
     if target_graph.together == 1:
         return _ranked(target_graph.machine, dtype, layer, rows, direct, resident, budget, limit)

@@ -31,7 +31,7 @@ from compiler.ops.tile_counts import (
     split_axis,
     tiles_stay,
 )
-from compiler.target.capabilities import L0, SINGLE_TILE, room_blocks, writes_l1
+from compiler.target.capabilities import L0, SINGLE_TILE, room_blocks, writes_result
 from compiler.target.zero_blocks import EVERYWHERE, Ints, Panels, count_loads
 from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.isa import REPEAT_BLOCKS
@@ -105,8 +105,8 @@ def layer_of(spec: ConvSpec) -> Layer:
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
-    """Shape of `rows` output rows with weights in chunks of (n1, k1); to_l1: results stay on chip, by FIXPIPE if it has the path."""
-    return layer_shape(machine, int(dtype), layer_of(spec), rows, to_l1 and writes_l1(machine), chunk)
+    """Shape of `rows` output rows with weights in chunks of (n1, k1).  to_l1: whether results stay on chip."""
+    return layer_shape(machine, int(dtype), layer_of(spec), rows, writes_result(machine, to_l1), chunk)
 
 
 def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:

@@ -21,9 +21,8 @@ from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, block_of_channels, run_of_planes
 from compiler.ops.conv_emitter import (
-    TO_DDR,
-    TO_L1,
-    TO_L1_BY_UB,
+    BY_UB,
+    DIRECT,
     WEIGHT_PIECE_BLOCKS,
     WEIGHTS,
     ConvEpilogue,
@@ -37,7 +36,7 @@ from compiler.ops.weight_expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.ops.window_geometry import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.target import weights
-from compiler.target.capabilities import L0, SINGLE_TILE, l0_of, least_ub_blocks, tile_slot, writes_l1
+from compiler.target.capabilities import L0, SINGLE_TILE, l0_of, least_ub_blocks, tile_slot, writes_result
 from compiler.target.constants import Bytes
 from compiler.target.loop_nest import Nest, Operand
 from compiler.target.storage import StorageSpec, TensorSlice
@@ -428,12 +427,14 @@ class ConvSpec(TargetOp):
 
     def epilogue_of(self, machine: Machine, dtype: DataType, inside: bool, residual: int) -> ConvEpilogue:
         """FIXPIPE's parameters.  inside: whether the result stays on chip.  dtype, residual: types of result and residual (0: none)."""
-        to = first_destination(machine, inside)
-        path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
+        direct = writes_result(machine, inside)
+        path = machine.path(Memory.L0C, machine.vector_memory if not direct else Memory.L1 if inside else Memory.DDR)
         assert path is not None
         act, limit = int(Activation[self.activation]), float_bits(self.limit) if self.activation == "clip" else 0
         engine = int(Engine[path.engine])
-        return ConvEpilogue(act, limit, to, dtype.lanes, self.residual_lanes, engine, int(residual), **self.requantised())
+        return ConvEpilogue(
+            act, limit, DIRECT if direct else BY_UB, dtype.lanes, self.residual_lanes, engine, int(residual), **self.requantised()
+        )
 
     def expansion_job(
         self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
@@ -561,13 +562,6 @@ def fit_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expans
     deep = max(1, ub // _OVERLAID_OF_UB // expansion.overlaid)  # two slots take half of UB
     fits_ub, startup = expansion.mask_blocks + stored <= ub // _OVERLAID_OF_UB, machine.vector.startup_cycles
     return expansion._replace(resident=fits_ub, room=room, deep=deep, startup=startup)
-
-
-def first_destination(machine: Machine, inside: bool) -> int:
-    """First destination of a product's results.  inside: whether the results stay on chip."""
-    if not inside:
-        return TO_DDR
-    return TO_L1 if writes_l1(machine) else TO_L1_BY_UB
 
 
 def _two(slots: tuple[int, ...]) -> tuple[int, int]:

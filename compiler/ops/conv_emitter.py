@@ -119,7 +119,7 @@ class ConvOperands(NamedTuple):
 
 
 class ConvEpilogue(NamedTuple):
-    """FIXPIPE, and the path of the result.  act, limit: activation, and its limit.  to: first destination of results.
+    """FIXPIPE, and the path of the result.  act, limit: activation, and its limit.  to: `BY_UB` or `DIRECT`.
 
     result_lanes, residual_lanes: C0 of result and residual.  engine: engine of FIXPIPE.  added: data type of the residual.  sums: data type
     of integer sums, else 0.  scale_after, scale_at: blocks from a channel's bias to its scale in UB and in DDR; scale_at is 0 without
@@ -228,7 +228,7 @@ class ConvJob(NamedTuple):
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
-TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # first destinations of results
+BY_UB, DIRECT = range(2)  # whether results pass UB, or FIXPIPE writes them where they belong
 WEIGHT_PIECE_BLOCKS = 2048  # 64 KiB per COPY of weights: the first tile and other loads do not wait for the last weight
 _ROOM = 20  # upper bound of the records of a tile's product and of its result
 
@@ -414,6 +414,8 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                         n_column = columns + n_start + n_tile
                         to, added = advance(target, image * block.out_image), advance(residual, image * block.res_image)
                         cursor = _store(out, cursor, job, bias, scale_after, to, added, parity, l0c, m_start, m, mpad, n_out, n_column, n)
+                        if cursor < 0:
+                            return -1
     return cursor
 
 
@@ -636,8 +638,9 @@ def _store(
     out: Code, cursor: int, job: ConvJob, bias: int, scale_after: int, target: TilePlace, residual: TilePlace, parity: Ints, l0c: int,
     m_start: int, m: int, mpad: int, n_out: int, n_column: int, n: int,
 ) -> int:  # fmt: skip
-    """Load the residual, convert the sums by FIXPIPE, and copy the result to `target`.  bias: UB block of the bias of column 0; in a chunk
-    of biases, this block may lie in front of the chunk."""
+    """Load the residual, convert the sums by FIXPIPE, and copy the result to `target`; -1 if `out` is too short.
+
+    bias: UB block of the bias of column 0; in a chunk of biases, this block may lie in front of the chunk."""
     epilogue, buffers = job.epilogue, job.buffers
     plane, planes = _planes(job, n_out, n, epilogue.result_lanes)
     bias = bias + n_column * job.geometry.sum_blocks if buffers.bias >= 0 else -1
@@ -649,9 +652,11 @@ def _store(
         engine = MTE2 if residual.memory == DDR else MTE1
         first, several = _planes(job, n_out, n, epilogue.residual_lanes)
         cursor = move(out, cursor, job.dtype, job.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
-    if epilogue.to == TO_L1 or target.memory == UB:  # FIXPIPE writes the result itself, cut where a ring ends
+    if epilogue.to == DIRECT or target.memory == UB:  # FIXPIPE writes the result itself, cut where rows or a ring end
         done = 0
         while done < m:
+            if cursor >= out.shape[0]:
+                return -1
             run = side_by_side(target, m_start + done, m - done)
             to = block_at(target, plane, m_start + done)
             residual_block = added + done if added >= 0 else -1

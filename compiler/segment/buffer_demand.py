@@ -9,7 +9,7 @@ from compiler.ops.conv import product_of
 from compiler.ops.cost_class import CostClass, cost_class_of
 from compiler.ops.tile_counts import l0_blocks
 from compiler.plan.plan import ConvTiling, Tiling
-from compiler.target.capabilities import room_blocks, writes_l1
+from compiler.target.capabilities import room_blocks, writes_result
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp, UbBuffers
 from simulator.npu.parts import Memory
@@ -58,4 +58,4 @@ def tiling_demand(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand
 
 def through_ub(target_graph: TargetGraph, inside: bool) -> bool:
     """Whether a convolution's result passes through UB.  inside: whether the result stays on chip."""
-    return not (inside and writes_l1(target_graph.machine))
+    return not writes_result(target_graph.machine, inside)

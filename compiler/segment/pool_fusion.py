@@ -15,7 +15,7 @@ from functools import lru_cache
 from compiler.ops.conv import ConvSpec
 from compiler.ops.pool import PoolSpec
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling, VectorTiling
-from compiler.target.capabilities import writes_l1
+from compiler.target.capabilities import writes_result
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Memory
@@ -45,7 +45,7 @@ def _has_paths(machine: Machine) -> bool:
     if not machine.has(Memory.UB) or not machine.has(Memory.L0A):
         return False
     by_ub, by_l1 = machine.path(Memory.L0C, Memory.UB), machine.path(Memory.L0C, Memory.L1)
-    return by_ub is not None and (by_l1 is None or not writes_l1(machine) or by_l1.engine == by_ub.engine)
+    return by_ub is not None and (by_l1 is None or not writes_result(machine, True) or by_l1.engine == by_ub.engine)
 
 
 def tiling_refusal(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], index: int) -> str:

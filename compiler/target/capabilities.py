@@ -19,7 +19,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, BYTES, L1_ALIGN_BLOCKS, DataType, Memory
 
 Paths = dict[tuple[str, str], tuple[str, ...]]
-# (source, destination) -> engines for which records are written; L0C directly to L1 is used if the machine has that path
+# (source, destination) -> engines for which records are written; L0C directly to L1 or DDR is used if the machine has that path
 _LOADS: Paths = {("DDR", "L1"): ("MTE2",), ("L1", "DDR"): ("MTE3",)}
 _L0: Paths = {("L1", "L0A"): ("MTE1",), ("L1", "L0B"): ("MTE1",)}
 _NO_L0: Paths = {("L1", "L0C"): ("CUBE",)}
@@ -56,6 +56,8 @@ def check_machine(machine: Machine, *dtypes: DataType) -> None:
         if path is None or path.engine not in engines:
             problem = "is missing" if path is None else f"belongs to {path.engine}"
             gaps.append(f"path {source} -> {destination} {problem}, needed of {' or '.join(engines)}")
+    if machine.shared is not None and machine.path(Memory.L0C, Memory.DDR) is not None:
+        gaps.append("path L0C -> DDR beside shared memory, whose residents come from UB or L1")
     if gaps:
         raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(gaps)}")
     for dtype in dtypes:
@@ -76,9 +78,9 @@ def no_floats(machine: Machine, dtype: DataType) -> str:
 
 
 @lru_cache(maxsize=64)
-def writes_l1(machine: Machine) -> bool:
-    """Whether results of the matrix unit can go to L1 without UB."""
-    return machine.path(Memory.L0C, Memory.L1) is not None
+def writes_result(machine: Machine, inside: bool) -> bool:
+    """Whether results of the matrix unit go without UB to where they belong: L1 inside a segment, else DDR."""
+    return machine.path(Memory.L0C, Memory.L1 if inside else Memory.DDR) is not None
 
 
 def region_blocks(machine: Machine) -> int:

@@ -68,7 +68,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.access import image_blocks, runs_of
+from simulator.npu.access import image_blocks, planes_of, runs_of
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
@@ -86,7 +86,7 @@ _LANES, _COLUMNS = isa.TYPE_LANES, isa.COLUMNS
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
 R_K, R_N1 = isa.R_K, isa.R_N1
 M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
-F_M, F_N1, W_N1 = isa.F_M, isa.F_N1, isa.W_N1
+F_M, F_N1, F_DPLANE, W_N1 = isa.F_M, isa.F_N1, isa.F_DPLANE, isa.W_N1
 V_BLOCKS, V_REPEATS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_IMM
 _REPEAT_BLOCKS = isa.REPEAT_BLOCKS
 _FIRST_VECTOR, _CONVERT, _LUT, _BYTE = isa.FIRST_VECTOR_OP, int(Op.VCONVERT), int(Op.VLUT), int(DataType.uint8)
@@ -262,8 +262,13 @@ def price_rows(
             read = (image_blocks(code, i) + np.int64(code[i, W_N1]) * code[i, I_K] * _WEIGHTS[dtype]) * BLOCK_BYTES
             busy[i] = tables.scalars[0] + max(product * tables.step_cycles[dtype], tables.startup[_L1, _L0C] + (read + r - 1) // r)
         elif op == _FIXPIPE:
-            r = tables.rate[_L0C, dst]
-            busy[i] = tables.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
+            if dst == _DDR:
+                run, planes = code[i, F_M] * BLOCK_BYTES, planes_of(code[i, F_N1], code[i, DTYPE])
+                bus[i] = _bus(run, planes, code[i, F_DPLANE] * BLOCK_BYTES, 1, 0, tables.granule[_L0C, _DDR], tables.dram)
+                useful[i] = -run * planes
+            else:
+                r = tables.rate[_L0C, dst]
+                busy[i] = tables.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
             # a partial repeat takes the cycles of every part of the unit's width that it touches
             wide = tables.scalars[2]

@@ -155,7 +155,7 @@ W_KERNEL, W_STRIDE, W_DILATION, W_PADDING, W_N1, W_ACC, W_RIGHT, W_RSTRIDE = ran
 PAIR_BITS = 9
 _PAIR_MASK, _PAIR_SIGN = (1 << PAIR_BITS) - 1, 1 << PAIR_BITS - 1
 
-# FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at D + c*DPLANE, M
+# FIXPIPE: L0C -> {UB, L1, DDR}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at D + c*DPLANE, M
 # contiguous blocks.  float16: N1 planes; float32 and int32: 2*N1 planes; int8 and uint8: n1 = 2c and 2c + 1 make plane c, and where N1 is
 # odd, the upper half of the last plane is ZERO.
 # Operands lie in the memory SIDE: 0, which is UB, or L1 where there is no UB.  Their words are addresses, or -1 if there is none:
@@ -248,7 +248,7 @@ OPS: dict[Op, OpSpec] = {
     ),
     Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc", "right"), types=_FLOATS_AND_BYTES),
     Op.FIXPIPE: OpSpec(
-        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2,
+        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1), (Memory.L0C, Memory.DDR)), 1, 2,
         (
             "m", "mpad", "n1", "dplane", "rplane", "act", "limit", "sums", "scale", "zero", "low", "high", "side", "rtype", "own", "other",
             "fixed", "last",

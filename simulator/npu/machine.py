@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from simulator.npu.grant import Grant
+from simulator.npu.l2 import L2
 from simulator.npu.level import Level, LevelText
 from simulator.npu.machine_parts import (
     DataPath,
@@ -77,6 +78,7 @@ class Machine(Spec):
     )
     host: Host = Host()
     shared: SharedMemory | None = None
+    l2: L2 | None = None
     rounding: Rounding = "float"
     provenance: Annotated[Provenance, Field(exclude=True, repr=False)] = Provenance()
 
@@ -90,6 +92,8 @@ class Machine(Spec):
             fields.pop("host", None)
         if self.shared is None:
             fields.pop("shared", None)
+        if self.l2 is None:
+            fields.pop("l2", None)
         if self.rounding == "float":
             fields.pop("rounding", None)
         return fields
@@ -219,9 +223,10 @@ class Machine(Spec):
         return sizes | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
-        """The highest rate of one transfer: its engine's fastest path from or to DDR; all of DDR's where it has none."""
+        """The highest rate of one transfer: of its engine's fastest path from or to DDR, and of fills of the L2; DDR's without a path."""
         rates = [exact_decimal(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
-        return max(rates, default=self.ddr.deliverable)
+        fastest = max(rates, default=self.ddr.deliverable)
+        return fastest if self.l2 is None else min(fastest, exact_decimal(self.l2.fill_bytes_per_cycle))
 
     def dma_ports(self, engine: Engine) -> int:
         """DMA ports of a core's MTE2 or MTE3: number of transfers that can move DDR data at once."""

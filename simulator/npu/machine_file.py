@@ -119,6 +119,7 @@ def _with_overrides(machine: Machine, changes: str, where: str) -> Machine:
     raw.setdefault("host", machine.host.model_dump(mode="json"))
     raw.setdefault("dma", machine.dma.model_dump(mode="json"))
     raw.setdefault("shared", None)
+    raw.setdefault("l2", None)
     raw.setdefault("rounding", machine.rounding)
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
     keys = {_given(raw, change, where) for change in changes.split(",")}

@@ -86,6 +86,12 @@ class DataPath(Spec):
         return self
 
     @model_validator(mode="after")
+    def _stores_by_mte3(self) -> Self:
+        if (self.source, self.destination) == ("L0C", "DDR") and self.engine != "MTE3":
+            raise ValueError(f"{self.name}: engine {self.engine}; accepted: MTE3, which has the ports for stores")
+        return self
+
+    @model_validator(mode="after")
     def _whole_on_chip(self) -> Self:
         if not self.of_ddr and not isinstance(self.bytes_per_cycle, int):
             raise ValueError(f"{self.name}: bytes_per_cycle {self.bytes_per_cycle}; accepted on chip: whole numbers")

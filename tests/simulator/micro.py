@@ -18,7 +18,8 @@ from tests.shared_machine import with_shared
 
 _IN_L1 = [{"engine": engine, "source": "L1", "destination": to, "bytes_per_cycle": 32} for engine, to in (("MTE1", "L1"), ("CUBE", "L0C"))]
 _ALL = with_integers(with_shared(load_machine("tiny"))).model_dump(mode="json")
-TINY = Machine.model_validate(_ALL | {"paths": [*_ALL["paths"], *_IN_L1]})  # so that every record that there is can be made
+_RESULT = {"engine": "MTE3", "source": "L0C", "destination": "DDR", "bytes_per_cycle": 16}
+TINY = Machine.model_validate(_ALL | {"paths": [*_ALL["paths"], *_IN_L1, _RESULT]})  # so that every record that there is can be made
 SIDES = (Memory.UB, Memory.L1)
 DDR_BLOCKS = 2048
 TYPES = {0: np.float16, 1: np.float32, 2: np.int8, 3: np.uint8, 4: np.int32}
@@ -337,7 +338,7 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
         put(right=draw(st.sampled_from(BYTES)) if dtype in BYTES else 0)
     elif op == Op.FIXPIPE:
         record[isa.SRC], record[isa.DST] = draw(st.sampled_from(OPS[op].moves))
-        record[isa.ENGINE] = Engine.FIXPIPE
+        record[isa.ENGINE] = Engine.MTE3 if record[isa.DST] == Memory.DDR else Engine.FIXPIPE
         record[[isa.D, isa.S0]] = between(100, 120), between(0, 50)
         record[[isa.S1, isa.S2]] = draw(st.sampled_from((-1, 60, 104))), draw(st.sampled_from((-1, 100, 107, 150)))
         m = between(1, 12)

@@ -78,6 +78,11 @@ def test_no_instruction_is_faster_than_its_path(record):
     work = apply(memories(), record)
     cost = price(code, TINY)
     op, src, dst = record[isa.OP], record[isa.SRC], record[isa.DST]
+    if op == Op.FIXPIPE and dst == Memory.DDR:  # work counts sums
+        written = record[isa.F_M] * -(-record[isa.F_N1] * 16 // DataType(record[isa.DTYPE]).lanes) * BLOCK_BYTES
+        assert int(cost.useful[0]) == -written
+        assert cost.bus[0] >= written << 16
+        return
     if Memory.DDR in (src, dst) and op == Op.COPY:
         assert abs(int(cost.useful[0])) == work
         assert cost.bus[0] >= work << 16

@@ -45,10 +45,12 @@ class Npu:
         resuming: bool = True,
     ) -> None:
         self.target_graph, self.levels = target_graph, levels
-        self.compiler = Compiler(target_graph, cache_bytes, records)
         self.clock = clock or target_graph.machine
+        self.compiler = Compiler(target_graph, cache_bytes, records or self.clock.l2 is not None)
         self._granted = {level: target_graph.machine.granted(level) for level in levels}
-        self._segment_timer, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
+        # a segment's time is a part of a program's, which is launched once
+        launched = self.clock if not self.clock.launch_cycles else self.clock.model_copy(update={"launch_cycles": 0})
+        self._segment_timer, self._programs = Timer(self.compiler, launched, False), Timers(self.compiler, self.clock, resuming)
         same_machine = self.clock is target_graph.machine  # then a changed program can resume from an earlier one
         self._described = self._programs if same_machine else Timers(self.compiler, target_graph.machine, resuming)
         self.bench: Bench | None = None

@@ -1,0 +1,211 @@
+"""Traffic through a hardware L2 (`Machine.l2`): bytes that DDR has to give or take for each transfer of a program.
+
+The model depends on the order of access and on footprints only, never on times.  So levels and schedules of one program have one traffic.
+
+* Order.  The i-th transfers of all cores in a segment are one *round*; rounds come one after the other, in a round reads and writes of
+  core 0 first.  Cores with equal shares are in step, so this is their order in time.
+* A line stays until a fill evicts it, and a fill evicts any line with equal chance (random replacement).  After fills of f bytes since its
+  last touch it is present with probability exp(-f / capacity).  A read then fills the missing part of it, in the mean.  So a re-read costs
+  nothing while the footprint between is small, and all of it when that is some capacities.
+* Cores that read a line in one round wait for the same fill: each has an equal part of it.
+* A write takes a line without a read of DDR, and makes it dirty.  A fill evicts dirty lines by their part of the cache, and the transfer
+  that fills draws their bytes as well.
+* Cold: the cache is full of clean data of others.  Warm: the same program has run just before.
+
+| name    | dtype, shape    | meaning                                                                                              |
+|---------|-----------------|------------------------------------------------------------------------------------------------------|
+| access  | int64 [n, 8]    | transfers in order: round, write, first block, run, count, stride, groups, stride of groups           |
+| touched | int64 [lines]   | `filled` at the last touch of a line; -1: none                                                        |
+| written | int64 [lines]   | `filled` at the last write; -1: none                                                                  |
+| stamp   | int64 [lines]   | round of the last touch by a read                                                                     |
+| missing | int64 [lines]   | in that round: what its fill draws                                                                    |
+| readers | int64 [lines]   | in that round: number of reads                                                                        |
+| totals  | int64 [4]       | filled, dirty, and drawn to fill and to write back so far                                             |
+
+All amounts are in 1/65536 of a line.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from simulator.npu import isa
+from simulator.npu.cycles import cost_tables
+from simulator.npu.errors import ProgramError
+from simulator.npu.isa import Op
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, Memory
+from simulator.npu.program import Code, Program
+from simulator.timing_state import BUS_BITS, DRAWN_BITS, Ints
+
+_UNIT = SHARE_UNIT
+_STEPS = 1 << 12  # of the table of exp(-x) for an x of 1
+_END = 12  # exp(-12) is below 1 / 65536
+_FILLED, _DIRTY, _READ, _WRITTEN = range(4)
+_HIT_LIMIT = 1 << (63 - BUS_BITS - DRAWN_BITS)
+
+
+class L2Traffic(NamedTuple):
+    """Bytes between L2 and DDR over a whole program.  dirty_bytes: written to the L2 and not yet to DDR at its end."""
+
+    read_bytes: int
+    written_bytes: int
+    dirty_bytes: int
+
+
+class Draws(NamedTuple):
+    """Per stream, int64 [instructions] each: bus units that a transfer draws from DDR, at least 1, and cycles of the L2 after them.  They
+    are 0 for other records."""
+
+    drawn_units: tuple[Ints, ...]
+    hit_cycles: tuple[Ints, ...]
+    traffic: L2Traffic
+
+
+@lru_cache(maxsize=1)
+def _stay_table() -> Ints:
+    """exp(-i / _STEPS) in 1/65536, int64 [_END * _STEPS]."""
+    table = np.rint(np.exp(-np.arange(_END * _STEPS) / _STEPS) * _UNIT).astype(np.int64)
+    table.flags.writeable = False
+    return table
+
+
+@njit(cache=True, inline="always")
+def _missing_part(last: int, filled: int, step: int, stay: Ints) -> int:
+    """Expected part of a line that is not in the cache.  step: fills of one entry of the table."""
+    if last < 0:
+        return _UNIT
+    i = (filled - last) // step
+    return _UNIT - stay[i] if i < stay.shape[0] else _UNIT
+
+
+@njit(cache=True)
+def count_draws(
+    access: Ints, touched: Ints, written: Ints, stamp: Ints, missing: Ints, readers: Ints, totals: Ints, stay: Ints, line: int, lines: int,
+    passed: int, drawn: Ints,
+) -> None:  # fmt: skip
+    """Add to `drawn`, int64 [n], what the fills of each transfer draw (see the tables at the top).
+
+    line: blocks of a line.  lines: capacity.  passed: rounds before the first.
+    """
+    n, capacity = access.shape[0], lines * _UNIT
+    step, start = max(1, capacity // _STEPS), 0
+    while start < n:
+        stop, turn = start, access[start, 0] + passed
+        while stop < n and access[stop, 0] == access[start, 0]:
+            stop += 1
+        for second in range(2):
+            for i in range(start, stop):
+                write, run, count, groups = access[i, 1], access[i, 3], access[i, 4], access[i, 6]
+                if write and second:
+                    continue
+                draw = 0
+                for group in range(groups):
+                    for k in range(count):
+                        first = access[i, 2] + group * access[i, 7] + k * access[i, 5]
+                        for x in range(first // line, (first + run - 1) // line + 1):
+                            if second:
+                                draw += missing[x] // readers[x]
+                                continue
+                            if not write and stamp[x] == turn:
+                                readers[x] += 1
+                                continue
+                            fill = _missing_part(touched[x], totals[_FILLED], step, stay)
+                            back = fill * totals[_DIRTY] // capacity
+                            totals[_FILLED] += fill
+                            totals[_DIRTY] -= back
+                            totals[_WRITTEN] += back
+                            if write:
+                                clean = _missing_part(written[x], totals[_FILLED], step, stay)
+                                totals[_DIRTY] += clean
+                                written[x] = totals[_FILLED]
+                                draw += back
+                            else:
+                                totals[_READ] += fill
+                                stamp[x], missing[x], readers[x] = turn, fill + back, 1
+                            touched[x] = totals[_FILLED]
+                drawn[i] += draw
+        start = stop
+
+
+def _accesses(program: Program) -> tuple[Ints, Ints, Ints]:
+    """(access, core, row): `access` of all transfers, in order of rounds, then cores; and where each is."""
+    parts = [_of_core(core, code) for core, code in enumerate(program.streams)]
+    access, core, row, segment, place = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.lexsort((core, place, segment))
+    access = access[order]
+    access[:, 0] = np.cumsum((np.diff(segment[order], prepend=-1) != 0) | (np.diff(place[order], prepend=-1) != 0))
+    return access, core[order], row[order]
+
+
+def _of_core(core: int, code: Code) -> tuple[Ints, ...]:
+    """`access` without rounds, core, row, segment, and number in the segment of a core's transfers."""
+    reads = (code[:, isa.OP] == Op.COPY) & (code[:, isa.SRC] == Memory.DDR)
+    copies = (code[:, isa.OP] == Op.COPY) & (code[:, isa.DST] == Memory.DDR)
+    results = (code[:, isa.OP] == Op.FIXPIPE) & (code[:, isa.DST] == Memory.DDR)
+    rows = np.flatnonzero(reads | copies | results)
+    records = code[rows].astype(np.int64)
+    loads, stores, sums = reads[rows], copies[rows], results[rows]
+    access = np.zeros((len(rows), 8), np.int64)
+    access[:, 1] = ~loads
+    access[:, 2] = np.where(loads, records[:, isa.S0], records[:, isa.D])
+    access[:, 3], access[:, 4], access[:, 6] = records[:, isa.C_LENGTH], records[:, isa.C_COUNT], records[:, isa.C_COUNT2]
+    for column, source, target in ((5, isa.C_SSTRIDE, isa.C_DSTRIDE), (7, isa.C_SSTRIDE2, isa.C_DSTRIDE2)):
+        access[:, column] = np.where(stores, records[:, target], records[:, source])
+    planes = -(-records[sums, isa.F_N1] * isa.COLUMNS[records[sums, isa.DTYPE]] // isa.TYPE_LANES[records[sums, isa.DTYPE]])
+    ones = np.ones_like(planes)
+    access[sums, 3:] = np.column_stack((records[sums, isa.F_M], planes, records[sums, isa.F_DPLANE], ones, 0 * ones))
+    segment = isa.segment_of(records[:, isa.TAG])
+    by_segment = np.argsort(segment, kind="stable")
+    begins = np.searchsorted(segment[by_segment], segment[by_segment])
+    place = np.empty_like(segment)
+    place[by_segment] = np.arange(len(rows)) - begins
+    return access, np.full(len(rows), core), rows, segment, place
+
+
+def draws_of(program: Program, machine: Machine, bus: tuple[Ints, ...], warm: bool = False) -> Draws:
+    """Draws of all transfers.  bus: per stream, `Price.bus`.  Raises `ProgramError` for a transfer too large for the event loop."""
+    l2 = machine.l2
+    assert l2 is not None
+    access, core, row = _accesses(program)
+    line = l2.line_bytes // BLOCK_BYTES
+    lines = -(-program.memory.size_blocks // line) + 1
+    state = np.full((5, lines), -1, np.int64)
+    drawn, totals = np.zeros(len(access), np.int64), np.zeros(4, np.int64)
+    for run in range(1 + warm):
+        drawn[:] = totals[[_READ, _WRITTEN]] = 0
+        count_draws(access, *state, totals, _stay_table(), line, l2.bytes // l2.line_bytes, run * (len(access) + 1), drawn)
+    read, written = (totals[[_READ, _WRITTEN]] * l2.line_bytes // _UNIT).tolist()
+    return Draws(
+        *_by_stream(program, machine, bus, access, core, row, drawn * l2.line_bytes),
+        L2Traffic(read, written, int(totals[_DIRTY]) * l2.line_bytes // _UNIT),
+    )
+
+
+def _by_stream(
+    program: Program, machine: Machine, bus: tuple[Ints, ...], access: Ints, core: Ints, row: Ints, drawn: Ints
+) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
+    """`drawn_units` and `hit_cycles` of `Draws`.  drawn: bus units of transfers in order."""
+    rates = cost_tables(machine).rate
+    drawn_units, hit_cycles = [], []
+    for number, (code, moved) in enumerate(zip(program.streams, bus, strict=True)):
+        units, hits = np.zeros(len(code), np.int64), np.zeros(len(code), np.int64)
+        of_core = core == number
+        rows = row[of_core]
+        units[rows] = np.maximum(drawn[of_core], 1)
+        filled = np.where(access[of_core, 1] > 0, 0, np.minimum(drawn[of_core], moved[rows]))
+        rate = np.maximum(1, rates[code[rows, isa.SRC], code[rows, isa.DST]])
+        hits[rows] = -(-(moved[rows] - filled) // rate)
+        bad = (units >= 1 << DRAWN_BITS) | (hits >= _HIT_LIMIT)
+        if bad.any():
+            why = f"accepted with an L2: transfers of less than {(1 << DRAWN_BITS) // _UNIT} bytes"
+            drawn_bytes = int(units[np.argmax(bad)]) // _UNIT
+            raise ProgramError(f"core {number} instruction {int(np.argmax(bad))}: draws {drawn_bytes} bytes; {why}")
+        drawn_units.append(units)
+        hit_cycles.append(hits)
+    return tuple(drawn_units), tuple(hit_cycles)
