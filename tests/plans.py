@@ -27,6 +27,7 @@ from compiler.segment.operator_run import can_stream
 from compiler.segment.strips import widest
 from compiler.space.decode import plan_of
 from compiler.space.gene import block_counts
+from compiler.space.knobs import part_counts
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 
@@ -87,11 +88,13 @@ def random_segment(target_graph: TargetGraph, start: int, stop: int, rng: np.ran
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
     many = target_graph.machine.cores
     cores = (0,) if many == 1 else tuple(int(c) for c in rng.permutation(many)[: rng.integers(1, many + 1)])
-    parts = channel_parts(target_graph, start, stop, len(cores)) if rng.integers(3) else None
+    grids = part_counts(len(cores)) if target_graph.machine.shared is None else []
+    grid = int(rng.choice([0, *grids])) if grids else 0
+    parts = channel_parts(target_graph, start, stop, grid or len(cores)) if rng.integers(3) else None
     split: Split = "rows" if parts is None or isinstance(parts, Infeasible) else "channels"
     if isinstance(parts, tuple):
         target_graph = largest_part(parts, start, stop)
-    dealt = 1 if split == "channels" else len(cores)
+    dealt = len(cores) // len(parts) if isinstance(parts, tuple) else len(cores)
     columns = int(rng.integers(2, 6)) if strips and rng.integers(3) == 0 else 1
     strip = widest(target_graph, start, stop, columns)
     target_graph, columns = (target_graph, 1) if isinstance(strip, Infeasible) else (strip, columns)
@@ -110,6 +113,7 @@ def random_segment(target_graph: TargetGraph, start: int, stop: int, rng: np.ran
         halo=halo,  # type: ignore[arg-type]
         cores=cores,
         split=split,
+        parts=grid if split == "channels" else 0,
         sliding=bool(rng.integers(2)),
         spread=bool(rng.integers(2)),
         lookahead=int(rng.choice([1, 2, 16, LOOKAHEAD])),

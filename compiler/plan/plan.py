@@ -139,8 +139,9 @@ class SegmentPlan(_Gene):
     sliding: ready blocks of the window are list-scheduled (`schedule.sliding_window`); else operator by operator, block by block.
     With passes over results and a window above 1, products of the next pass precede those of this pass that wait for VECTOR.
     Cores.  cores: cores of the segment.  split: `rows` divides the iterations (every block of every image) among the cores; `channels`
-    gives each core all iterations of a part of the output channels (`segment.core_channels`).  on_vector: depthwise convolutions whose
-    first channels VECTOR computes, beside the matrix unit (`segment.engine_split`).
+    divides the output channels into parts (`segment.core_channels`).  parts: number of parts; 0: one for each core, which has all
+    iterations; else a divisor of the number of cores, and the next cores // parts cores divide the iterations of each part: a grid.
+    on_vector: depthwise convolutions whose first channels VECTOR computes, beside the matrix unit (`segment.engine_split`).
     Memories.  shared: tensors that are in the shared memory instead of DDR; all segments that read or write one must name it.
     staged: operators whose weights are copied to the shared memory once, and loaded from there by every core and block.
     held: tensors that stay whole in L1 from the first segment that writes them to the last that reads them; all segments that write or read
@@ -170,6 +171,7 @@ class SegmentPlan(_Gene):
     staged: tuple[str, ...] = _unless(())
     held: tuple[str, ...] = _unless(())
     on_vector: tuple[VectorShare, ...] = _unless(())
+    parts: Annotated[int, Field(ge=0, le=MAX_CORES), Text(lambda n: f", {n} parts of channels" if n else "")] = _unless(0)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -185,6 +187,17 @@ class SegmentPlan(_Gene):
     def _cores_once(self) -> Self:
         if len(set(self.cores)) < len(self.cores):
             raise ValueError(f"cores: {list(self.cores)} names a core twice")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_divide_cores(self) -> Self:
+        if self.parts and (self.split != "channels" or len(self.cores) % self.parts or self.parts == 1):
+            accepted = "0, or with split: channels a divisor of the number of cores, from 2 on"
+            raise ValueError(f"parts: {self.parts} of {len(self.cores)} cores with split: {self.split}; accepted: {accepted}")
+        if self.parts and (self.shared or self.staged):
+            raise ValueError(f"parts: {self.parts} beside {'shared' if self.shared else 'staged'}; accepted: one of the two")
+        if self.parts == len(self.cores):
+            object.__setattr__(self, "parts", 0)  # equal plans have equal texts
         return self
 
     @model_validator(mode="after")
@@ -217,8 +230,8 @@ class SegmentPlan(_Gene):
 
     @property
     def channels(self) -> int:
-        """Number of parts of output channels, one for each core; 1 if cores share rows."""
-        return len(self.cores) if self.split == "channels" else 1
+        """Number of parts of output channels; 1 if cores share rows."""
+        return (self.parts or len(self.cores)) if self.split == "channels" else 1
 
     @property
     def planes(self) -> tuple[int, ...]:
@@ -233,7 +246,7 @@ class SegmentPlan(_Gene):
 
     @property
     def dealt(self) -> int:
-        """Number of cores that share the iterations; 1 if each has a part of the channels."""
+        """Number of cores that share the iterations; 1 if each has a part of the channels for itself."""
         return len(self.cores) // self.channels
 
     @cached_property

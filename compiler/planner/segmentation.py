@@ -27,7 +27,7 @@ from compiler.cost.features import expected_cycles, raw_features
 from compiler.plan.plan import Infeasible
 from compiler.planner.run_costs import guess_run_cycles, operator_table, single_operator_cycles
 from compiler.planner.shortest_path import shortest_cover
-from compiler.planner.split_rules import genes_in_passes, genes_in_strips
+from compiler.planner.split_rules import genes_in_passes, genes_in_strips, genes_on_grids
 from compiler.segment.batch_tiles import counts_together
 from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode
@@ -114,6 +114,7 @@ class SegmentationSearch:
         self._add_stuck()
         self._predict_genes(genes_in_passes(target_graph, self.structures, self.ways[0]))  # no guess covers these
         self._predict_genes(genes_in_strips(target_graph, self.structures, self.ways[0]))
+        self._predict_genes(genes_on_grids(target_graph, self.structures, self.ways[0]))
 
     def cheapest(self, level: int) -> tuple[Genome, float] | None:
         """Lazy shortest path and its length; None if no measured way of some operator fits.  level: an index."""

@@ -26,8 +26,10 @@ from compiler.segment.channel_splits import (
     runs_with_result_passes,
     sums_hidden,
 )
+from compiler.segment.core_channels import can_split
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
+from compiler.space.knobs import part_counts
 from compiler.space.persistent import FREE, Space
 from compiler.space.strips import largest_strip_count
 from compiler.space.structural_hash import Structures
@@ -38,6 +40,7 @@ from compiler.target.target_op import TargetOp
 from simulator.npu.parts import Memory
 
 _Value = TypeVar("_Value")
+_GRID_COUNTS = 3  # numbers of blocks of a gene on each grid
 
 
 def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
@@ -361,6 +364,30 @@ def genes_in_strips(target_graph: TargetGraph, structures: Structures, template:
 def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks: int, prefetch: int) -> Gene:
     cores = gene.cores[: blocks * target_graph.images]
     return gene._replace(columns=columns, blocks=blocks, cores=cores, prefetch=prefetch, cached=-1 if blocks > 1 else 0)
+
+
+def genes_on_grids(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
+    """Genes of every short run of products on every grid of the template's cores: in the fewest blocks that fit, and in more.
+
+    template: the other fields of the genes.
+    """
+    genes, cache, width = list[Gene](), dict[tuple[str, int], list[int]](), len(template.cores)
+    for start, stop in runs_of_products(target_graph) if part_counts(width) else ():
+        for parts in part_counts(width):
+            gene = template._replace(start=start, stop=stop, split="channels", parts=parts)
+            key = structures.structure(start, stop), parts
+            if key not in cache:
+                cache[key] = _grid_blocks(target_graph, gene) if can_split(target_graph, start, stop, parts) else []
+            genes += [gene._replace(blocks=blocks, cached=-1 if blocks > 1 else 0) for blocks in cache[key]]
+    return genes
+
+
+def _grid_blocks(target_graph: TargetGraph, gene: Gene) -> list[int]:
+    """Numbers of blocks of a gene on a grid, so that each core has equally many of an image's; [] if none fits."""
+    share = len(gene.cores) // gene.parts
+    counts = [count for count in block_counts(target_graph, gene.start, gene.stop) if count % share == 0]
+    fewest = first_fitting(counts, lambda blocks: decode(target_graph, gene._replace(blocks=blocks)) is not None)
+    return [] if fewest is None else [count for count in counts if count >= fewest][:_GRID_COUNTS]
 
 
 def _division(target_graph: TargetGraph, gene: Gene) -> tuple[int, int, int] | None:

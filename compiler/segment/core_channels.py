@@ -80,7 +80,7 @@ def _cut(target_graph: TargetGraph, kernel: int, count: int) -> list[TargetOp] |
         return step
     steps = spec.y.planes // step
     if steps < count:
-        return f"{steps} runs of channels that can be made apart, for {count} cores"
+        return f"{steps} runs of channels that can be made apart, for {count} parts"
     bounds = (steps * i // count * step for i in range(count + 1))
     candidates = [spec.channel_part(first, last, target_graph.type_of(spec.y)) for first, last in pairwise(bounds)]
     parts = [part for part in candidates if part is not None]

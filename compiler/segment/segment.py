@@ -6,7 +6,7 @@
 | parts      | graph -> a graph per part of output channels  | `segment.core_channels`; one part for one core, or if cores share rows |
 | strips     | part -> a graph per range of columns          | `segment.strips`; one strip for full rows                              |
 | blocks     | strip -> rows of every block, residence       | `segment.blocks`; depends on the right operands that are streamed      |
-| shares     | iterations -> a range for each core           | `segment.blocks`; the core of a part has all iterations                |
+| shares     | iterations -> a range for each core           | `segment.blocks`; among the cores of a part                            |
 | memory     | strips of a share -> addresses                | `segment.memory_plan`; the same addresses in all strips                |
 
 A plan has an `Outline` and tilings; a gene, which has no tilings yet, has only an `Outline`.
@@ -111,6 +111,8 @@ class Segment(NamedTuple):
     @classmethod
     def of(cls, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """Segment whose first operator is `start`; or the reason why the plan's splits are impossible."""
+        if plan.parts and target_graph.machine.shared is not None:
+            return _refused(plan, Infeasible("parts", f"{plan.parts} on a machine with shared memory, which has no code for a grid"))
         for transform in TRANSFORMS:
             if transform.wanted(plan):
                 rewritten = transform.apply(target_graph, plan, start, start + len(plan.operators))
@@ -154,8 +156,8 @@ class Segment(NamedTuple):
         return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest_index), self.fed))
 
     def share(self, core: int) -> CoreShare:
-        """Work of core `core`, an index into the plan's cores: its part of the channels, or a range of the iterations."""
-        part, share_index = (core, 0) if len(self.parts) > 1 else (0, core)  # the core of a part has all iterations
+        """Work of core `core`, an index into the plan's cores: a range of the iterations of a part of the channels."""
+        part, share_index = divmod(core, self.outline.dealt)
         core_strips = self.strips(part)
         target_graph = core_strips[0].target_graph
         iterations = target_graph.storages[target_graph.operators[self.outline.start].y.storage].n * self.outline.blocks

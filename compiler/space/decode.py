@@ -101,7 +101,7 @@ def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0
         plan = decode(target_graph, plain, held, beside)
         return plan if plan is None or not gene.same_end else plan.model_copy(update={"same_end": True})
     expansion = expand(limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant]), gene, held)
-    if expansion is None:
+    if expansion is None or (gene.parts and target_graph.machine.shared is not None):
         return None
     target_graph, gene, segments = expansion
     if gene.pinned:
@@ -149,7 +149,7 @@ def _fitting(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held
     if isinstance(strip, Infeasible):
         return None
     if divided.channels == 1:  # with one part of the channels, a plan is split by rows
-        gene = gene._replace(split="rows")
+        gene = gene._replace(split="rows", parts=0)
     fed = _fed(target_graph, gene, divided, leaders, held)
     if fed:
         strip = StripBlocks(strip.target_graph, divided.blocks_of(strip.target_graph, 0, fed))
@@ -372,13 +372,15 @@ class _Fitting:
 def _planned(
     target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int
 ) -> SegmentPlan:
+    cores = working_cores(target_graph, gene)
     return _run(target_graph, gene.start, gene.stop).plain.model_copy(
         update=copied(gene)
         | {
+            "parts": gene.parts if gene.parts < len(cores) else 0,
             "window": window,
             "tilings": tuple(tilings),
             "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
-            "cores": working_cores(target_graph, gene),
+            "cores": cores,
         }
         | (
             {"held": tuple(sorted(target_graph.storages[storage].name for storage in range(held.bit_length()) if held >> storage & 1))}

@@ -27,7 +27,20 @@ from compiler.segment.blocks import rows_needed
 from compiler.segment.core_channels import can_split
 from compiler.segment.pool_fusion import feed_refusal
 from compiler.segment.segment import Outline
-from compiler.space.knobs import LAST, Knob, Mark, coded, from_one, image_divisors, machine_cores, operator_bits, per_operator, read_table
+from compiler.space.knobs import (
+    LAST,
+    Knob,
+    Mark,
+    coded,
+    core_parts,
+    from_one,
+    image_divisors,
+    machine_cores,
+    operator_bits,
+    part_counts,
+    per_operator,
+    read_table,
+)
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
@@ -124,11 +137,12 @@ class Gene(NamedTuple):
     on_vector: Annotated[tuple[int, ...], Knob(legal=per_operator, translated=True, mark=coded(3))] = ()
     images: Annotated[int, Knob(legal=image_divisors, mark=coded(4))] = 1
     same_end: Annotated[bool, Knob(outside=True, mark=coded(5))] = False
+    parts: Annotated[int, Knob(legal=core_parts, switch="cores", mark=coded(6))] = 0
 
     @property
     def channels(self) -> int:
         """Number of parts of output channels (`SegmentPlan.channels`)."""
-        return len(self.cores) if self.split == "channels" else 1
+        return (self.parts or len(self.cores)) if self.split == "channels" else 1
 
     @property
     def planes(self) -> tuple[int, ...]:
@@ -192,8 +206,9 @@ def vector_choice(target_graph: TargetGraph, spec: TargetOp, rows: int, choice: 
 
 
 def working_cores(target_graph: TargetGraph, gene: Gene) -> tuple[int, ...]:
-    """Cores of a gene that get an iteration, or a part of the channels; all cores of a gene with pins."""
-    return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: _dealt(target_graph, gene)]
+    """Cores of a gene that get an iteration of a part of the channels; all cores of a gene with pins."""
+    share = len(gene.cores) // gene.channels
+    return gene.cores if gene.pinned else gene.cores[: gene.channels * min(share, _dealt(target_graph, gene))]
 
 
 def _dealt(target_graph: TargetGraph, gene: Gene) -> int:
@@ -202,15 +217,18 @@ def _dealt(target_graph: TargetGraph, gene: Gene) -> int:
 
 
 def recut(gene: Gene, **changes: Any) -> Gene:
-    """Gene with changed fields.  Pins are dropped if the segment is divided differently; images become 1 if it has several blocks."""
+    """Gene with changed fields.  Pins are dropped if the segment is divided differently; images become 1 if it has several blocks.  Parts
+    that do not divide the cores become one for each core."""
     changed = gene._replace(**changes)
+    if changed.parts and (changed.split == "rows" or changed.parts not in part_counts(len(changed.cores))):
+        changed = changed._replace(parts=0)
     if changed.images > 1 and changed.blocks > 1:
         changed = changed._replace(images=1)
     return changed if _division(changed) == _division(gene) else changed._replace(pinned=())
 
 
 def _division(gene: Gene) -> tuple[object, ...]:
-    blocks = gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene)
+    blocks = gene.start, gene.stop, gene.blocks, gene.columns, gene.split, gene.parts, len(gene.cores), bits(gene)
     return *blocks, gene.passes, gene.input_passes, gene.on_vector, gene.images
 
 
@@ -241,11 +259,12 @@ def with_weights(target_graph: TargetGraph, gene: Gene, resident: bool) -> Gene:
 
 
 def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
-    """Possible splits of a gene's work over `width` cores."""
+    """Possible splits of a gene's work over `width` cores.  Its parts count if they divide the cores."""
     ways: list[Split] = []
+    parts = gene.parts if gene.parts in part_counts(width) else width
     if _dealt(target_graph, gene) >= width:
         ways.append("rows")
-    if width > 1 and can_split(target_graph, gene.start, gene.stop, width):
+    if width > 1 and _dealt(target_graph, gene) >= width // parts and can_split(target_graph, gene.start, gene.stop, parts):
         ways.append("channels")
     return ways
 

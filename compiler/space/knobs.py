@@ -88,6 +88,17 @@ def machine_cores(target_graph: TargetGraph, gene: Any, cores: tuple[int, ...]) 
     return None if legal else f"some of 0..{count - 1}, each once"
 
 
+def part_counts(width: int) -> list[int]:
+    """Numbers of parts of the channels of a grid of `width` cores; a part for each core is no grid."""
+    return [parts for parts in range(2, width) if width % parts == 0]
+
+
+def core_parts(target_graph: TargetGraph, gene: Any, parts: int) -> str | None:
+    """Check that parts of channels divide the gene's cores."""
+    counts = part_counts(len(gene.cores)) if gene.split == "channels" else []
+    return None if parts in counts else " or ".join(map(str, [0, *counts]))
+
+
 def operator_bits(target_graph: TargetGraph, gene: Any, bits: int) -> str | None:
     """Check that only bits of the gene's operators are set."""
     count = gene.stop - gene.start

@@ -32,6 +32,7 @@ from compiler.space.gene import (
     with_weights,
     working_cores,
 )
+from compiler.space.knobs import part_counts
 from compiler.space.persistent import cut_tensors, holding, wanted
 from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
@@ -315,7 +316,7 @@ def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
 
 
 def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Switch between the splits by rows and by channels; a segment on one core gets several cores."""
+    """Switch between the splits by rows, by channels and by both in a grid; a segment on one core gets several cores."""
     if target_graph.machine.cores == 1:
         return None
     i = _pick(genome, rng)
@@ -323,7 +324,16 @@ def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
     if len(gene.cores) == 1:
         wanted = int(rng.choice(widths(target_graph)[1:]))
         gene = recut(gene, cores=tuple(sorted((gene.cores[0] + c) % target_graph.machine.cores for c in range(wanted))))
-    changed = recut(gene, split="channels" if gene.split == "rows" else "rows")
+    if grids := part_counts(len(gene.cores)):
+        ways: list[tuple[Split, int]] = [("rows", 0), ("channels", 0), *(("channels", parts) for parts in grids)]
+        ways.remove((gene.split, gene.parts))
+        split, parts = ways[int(rng.integers(len(ways)))]
+        least = len(gene.cores) // (parts or len(gene.cores)) if split == "channels" else 1
+        counts = block_counts(target_graph, gene.start, gene.stop)
+        blocks = next((count for count in counts if count >= max(gene.blocks, least)), gene.blocks)
+        changed = recut(gene, split=split, parts=parts, blocks=blocks)
+    else:
+        changed = recut(gene, split="channels" if gene.split == "rows" else "rows")
     return _swap(genome, i, changed) if changed.split in splits(target_graph, changed, len(changed.cores)) else None
 
 

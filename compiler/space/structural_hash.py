@@ -30,10 +30,12 @@ class Structures:
 
     def _key(self, gene: Gene) -> Key:
         gene = bare(gene)._replace(cores=tuple(range(len(working_cores(self.target_graph, gene)))))
+        if gene.parts == len(gene.cores):
+            gene = gene._replace(parts=0)
         if gene.pinned:
             return self.structure(gene.start, gene.stop), gene[2:]
         if len(gene.cores) == 1:
-            gene = gene._replace(split="rows")
+            gene = gene._replace(split="rows", parts=0)
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # a single operator has no intermediates
         if iterations(self.target_graph, gene) == 1:

@@ -18,7 +18,7 @@ from tuner.log.writer import RunLog
 from tuner.platform.files import AnyPath
 from tuner.runs.folder import read_json
 
-VERSION = 18
+VERSION = 19
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")

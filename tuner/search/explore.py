@@ -11,6 +11,7 @@ from compiler.segment.batch_tiles import counts_together
 from compiler.segment.core_channels import can_split
 from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, widths, with_weights
 from compiler.space.initial import on_all_cores, on_cores
+from compiler.space.knobs import part_counts
 from compiler.space.mutators import OF_PROGRAMS, Move, drawn_passes, on_random_cores
 from compiler.space.strips import fewest_strips
 from compiler.target.target_graph import TargetGraph
@@ -53,6 +54,11 @@ def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -
                 if can_split(target_graph, start, start + length, width):
                     for blocks in counts[:4:2] if length == 1 else counts[:1]:
                         genes += _with_halos(wide._replace(blocks=blocks, split="channels"), caching)
+                for parts in part_counts(width) if closely and length == 1 else ():
+                    share = width // parts
+                    if can_split(target_graph, start, start + length, parts):
+                        for blocks in [blocks for blocks in counts if blocks % share == 0][:3]:
+                            genes += _with_halos(wide._replace(blocks=blocks, split="channels", parts=parts), caching)
     return unmeasured_genes(table, genes)
 
 

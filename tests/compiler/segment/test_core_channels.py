@@ -113,7 +113,7 @@ def test_what_cannot_be_cut_says_why() -> None:
     target_graph = make_case(encoder(1, 12, 4, 64), ASCEND, DataType.float16).target_graph
     norm = next(k for k, spec in enumerate(target_graph.operators) if isinstance(spec, LayerNormSpec))
     heads = next(k for k, spec in enumerate(target_graph.operators) if isinstance(spec, MatMulSpec))
-    for k, count, why in ((norm, 2, "normalisation"), (heads, 5, "4 runs of channels that can be made apart, for 5 cores")):
+    for k, count, why in ((norm, 2, "normalisation"), (heads, 5, "4 runs of channels that can be made apart, for 5 parts")):
         found = channel_parts(target_graph, k, k + 1, count)
         assert isinstance(found, Infeasible)
         assert why in str(found)

@@ -115,7 +115,7 @@ def test_indivisible_segment_is_refused_once() -> None:
     assert isinstance(Segment.of(thin, plan, 0), Segment)
     for how, why in (
         ({"columns": 9}, "9 strips of 7 columns: expected as many columns as strips, or more"),
-        ({"cores": (0, 1, 2), "split": "channels"}, "1 runs of channels that can be made apart, for 3 cores"),
+        ({"cores": (0, 1, 2), "split": "channels"}, "1 runs of channels that can be made apart, for 3 parts"),
     ):
         refused = plan.model_copy(update=how)
         found = Segment.of(thin, refused, 0)

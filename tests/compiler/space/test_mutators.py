@@ -161,7 +161,10 @@ def other_cores(before: Genome, after: Genome) -> bool:
 def the_other_way(before: Genome, after: Genome) -> bool:
     """On the same cores, or from one to several."""
     a, b = one_gene(before, after)
-    return a._replace(split=b.split, cores=b.cores) == b and a.split != b.split and (a.cores == b.cores or len(a.cores) == 1)
+    if b.parts:  # a grid has blocks for its rows
+        a = a._replace(blocks=b.blocks)
+    same = a._replace(split=b.split, parts=b.parts, cores=b.cores) == b
+    return same and (a.split, a.parts) != (b.split, b.parts) and (a.cores == b.cores or len(a.cores) == 1)
 
 
 def stops(genome: Genome) -> set[int]:
