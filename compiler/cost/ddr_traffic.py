@@ -20,7 +20,17 @@ from simulator.npu.parts import Engine, Memory
 
 @lru_cache(maxsize=64)  # exact fractions, needed by every segment's features and every window
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
-    """Rates of DDR, (read, write) bytes per cycle of `cores` cores, at a share of the deliverable rate; each alone on the port."""
+    """Rates of DDR, (read, write) bytes per cycle of `cores` cores, at a share of the deliverable rate; each alone on the port.
+
+    On a machine with an L2 the rates are those of the cache; `cost.features` adds what it must fetch first.
+    """
+    if machine.l2 is not None:
+        fastest = {
+            engine: max([float(path.bytes_per_cycle) for path in machine.paths if path.of_ddr and path.engine == engine.name], default=0.0)
+            for engine in (Engine.MTE2, Engine.MTE3)
+        }
+        read, write = (cores * machine.dma_ports(engine) * rate for engine, rate in fastest.items())
+        return read, write
     port = float(machine.ddr.deliverable) * share
     read, write = (cores * float(machine.dma_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
     return min(port, read), min(port, write)

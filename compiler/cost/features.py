@@ -32,7 +32,7 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
 from simulator.npu.cycles import cost_tables
 from simulator.npu.level import NO_CONTENTION, Level
-from simulator.npu.parts import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 
 Each = NDArray[np.float64] | np.float64  # [n], one per row of features, or a scalar for all rows
 
@@ -82,7 +82,7 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
     cores = len(plan.cores)
     read_rate, write_rate = ddr_rates(target_graph.machine, cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
-    out[_AT["read_cycles"]] = read / read_rate
+    out[_AT["read_cycles"]] = read / read_rate + (0.0 if target_graph.machine.l2 is None else _fetch_cycles(segment, read, cores))
     out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / write_rate
     shared_in, shared_out = (cores * rate for rate in shared_rates(target_graph.machine))
     shared = out[_AT["shared_read_bytes"]] / shared_in + out[_AT["shared_write_bytes"]] / shared_out
@@ -92,6 +92,18 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
     features = np.array(out)
     features.flags.writeable = False
     return features
+
+
+def _fetch_cycles(segment: Segment, read: float, cores: int) -> float:
+    """Cycles in which an L2 fetches from DDR what the segment reads, each byte once.  read: bytes that cores read."""
+    start, stop, *_ = segment.outline
+    machine, storages = segment.parts[0].machine, segment.parts[0].storages
+    loaded = {load.storage for part in range(len(segment.parts)) for strip in segment.strips(part) for load in strip.blocks.loads}
+    products = [spec for part in segment.parts for spec in map(product_of, part.operators[start:stop]) if spec is not None]
+    blocks = sum(spec.stored_weight_blocks + spec.bias_blocks for spec in products)
+    blocks += sum(storages[index].n * storages[index].image_blocks for index in loaded)
+    rate = min(float(machine.ddr.deliverable), cores * float(machine.dma_bytes_per_cycle(Engine.MTE2)))
+    return min(float(blocks * BLOCK_BYTES), read) / rate
 
 
 def _of_strips(segment: Segment, part: int) -> list[float]:

@@ -40,7 +40,6 @@ from compiler.target.target_op import TargetOp
 from simulator.npu.parts import Memory
 
 _Value = TypeVar("_Value")
-_GRID_COUNTS = 3  # numbers of blocks of a gene on each grid
 
 
 def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
@@ -367,15 +366,16 @@ def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks:
 
 
 def genes_on_grids(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
-    """Genes of every short run of products on every grid of the template's cores: in the fewest blocks that fit, and in more.
+    """Genes of every short run of products on every grid of the template's cores: in the fewest blocks that fit, with the template's slots
+    of loads and with one, and in more.
 
     template: the other fields of the genes.
     """
-    genes, cache, width = list[Gene](), dict[tuple[str, int], list[int]](), len(template.cores)
-    for start, stop in runs_of_products(target_graph) if part_counts(width) else ():
-        for parts in part_counts(width):
-            gene = template._replace(start=start, stop=stop, split="channels", parts=parts)
-            key = structures.structure(start, stop), parts
+    genes, cache, width = list[Gene](), dict[tuple[str, int, int], list[int]](), len(template.cores)
+    for (start, stop), parts in product(runs_of_products(target_graph) if part_counts(width) else (), part_counts(width)):
+        for prefetch in sorted({1, template.prefetch}):
+            gene = template._replace(start=start, stop=stop, split="channels", parts=parts, prefetch=prefetch)
+            key = structures.structure(start, stop), parts, prefetch
             if key not in cache:
                 cache[key] = _grid_blocks(target_graph, gene) if can_split(target_graph, start, stop, parts) else []
             genes += [gene._replace(blocks=blocks, cached=-1 if blocks > 1 else 0) for blocks in cache[key]]
@@ -383,11 +383,11 @@ def genes_on_grids(target_graph: TargetGraph, structures: Structures, template: 
 
 
 def _grid_blocks(target_graph: TargetGraph, gene: Gene) -> list[int]:
-    """Numbers of blocks of a gene on a grid, so that each core has equally many of an image's; [] if none fits."""
+    """Fewest blocks of a gene on a grid that fit, and the next number; equally many of an image's for each core.  [] if none fits."""
     share = len(gene.cores) // gene.parts
     counts = [count for count in block_counts(target_graph, gene.start, gene.stop) if count % share == 0]
     fewest = first_fitting(counts, lambda blocks: decode(target_graph, gene._replace(blocks=blocks)) is not None)
-    return [] if fewest is None else [count for count in counts if count >= fewest][:_GRID_COUNTS]
+    return [] if fewest is None else [count for count in counts if count >= fewest][:2]
 
 
 def _division(target_graph: TargetGraph, gene: Gene) -> tuple[int, int, int] | None:
