@@ -121,11 +121,24 @@ def ddr_use(run: Timeline) -> DdrUse:
     np.add.at(active, (side, inverse), sign)
     # useful bytes per bus unit, summed over active transfers; only differences of sums, so rounding removes residues
     np.add.at(useful, (side, inverse), sign * np.tile(np.abs(run.useful[rows]) / run.bus[rows], 2))
+    if run.machine.l2 is not None:  # a transfer draws in a part of its data phase only: means over the phase
+        return _mean_use(run, rows, side, inverse, cycles)
     active, useful = np.cumsum(active, axis=1), np.cumsum(useful, axis=1)
     rates = shared_rates(run.machine, run.level.share_units, run.cores)[active[0], active[1]].T
     bandwidth = np.where(active > 0, useful * rates, 0.0)
     drawn = (active * rates).sum(axis=0) / port_units(run.machine, run.level.share_units)
     return DdrUse(Steps(cycles, bandwidth[0]), Steps(cycles, bandwidth[1]), Steps(cycles, drawn))
+
+
+def _mean_use(run: Timeline, rows: Ints, side: Ints, inverse: Ints, cycles: Ints) -> DdrUse:
+    """`ddr_use` behind an L2: useful bytes that cores move, and what they draw from DDR."""
+    length, sign = np.maximum(run.end[rows] - run.start[rows], 1), np.repeat((1, -1), len(rows))
+    bandwidth, drawn = np.zeros((2, len(cycles))), np.zeros(len(cycles))
+    np.add.at(bandwidth, (side, inverse), sign * np.tile(np.abs(run.useful[rows]) / length, 2))
+    np.add.at(drawn, inverse, sign * np.tile(run.bus[rows] / length, 2))
+    read, write = np.maximum(np.cumsum(bandwidth, axis=1), 0.0)
+    port = np.clip(np.cumsum(drawn) / port_units(run.machine, run.level.share_units), 0.0, 1.0)
+    return DdrUse(Steps(cycles, read), Steps(cycles, write), Steps(cycles, port))
 
 
 def limit_points(steps: Steps, limit: int) -> Steps:

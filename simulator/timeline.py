@@ -67,6 +67,7 @@ class Timeline:
     end: Ints
     bus: Ints
     useful: Ints
+    l2_cycles: Ints  # of a transfer's data phase, after its draw from DDR
     stream_start: Ints  # [cores + 1]: first row of every core
     parts: tuple[PlacedRun, ...] = ()  # only for several programs in sequence
 
@@ -128,6 +129,8 @@ def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
     assert timing.recorded is not None
     code = np.concatenate(program.streams)
     cost = price(code, machine)
+    drawn, l2_cycles = np.empty((2, len(code)), np.int64)
+    drawn[prepared.stream_rows()], l2_cycles[prepared.stream_rows()] = prepared.transfer_parts
     dispatch, start, end = (np.concatenate(column) for column in (timing.recorded.dispatch, timing.recorded.start, timing.recorded.end))
     return Timeline(
         machine,
@@ -139,8 +142,9 @@ def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
         dispatch,
         start,
         end,
-        cost.bus,
+        np.where(cost.bus > 0, drawn, 0),
         cost.useful,
+        np.where(cost.bus > 0, l2_cycles, 0),
         prepared.stream_start,
     )
 
@@ -197,6 +201,7 @@ def join_timelines(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) 
         joined_column("end", True),
         joined_column("bus"),
         joined_column("useful"),
+        joined_column("l2_cycles"),
         stream_start,
         tuple(parts),
     )
@@ -367,4 +372,4 @@ def preceding_work(run: Timeline) -> Ints:
 
 def uncontended_data_cycles(run: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
     """Data cycles of DDR transfers without contention among them, at a share of the port."""
-    return uncontended_cycles(run.code[rows], run.bus[rows], run.machine, port_units(run.machine, share_units))
+    return uncontended_cycles(run.code[rows], run.bus[rows], run.machine, port_units(run.machine, share_units)) + run.l2_cycles[rows]

@@ -123,6 +123,12 @@ class Prepared:
     def instructions(self) -> int:
         return len(self.word)
 
+    @property
+    def transfer_parts(self) -> tuple[Ints, Ints]:
+        """Bus units of every entry's transfer, and cycles in which an L2 moves the rest of it; of no meaning for other entries."""
+        mask, shift = self.constants[[columns.DRAWN_MASK, columns.HIT_SHIFT]].tolist()
+        return self.word >> BUS_BITS & mask, self.word >> shift
+
     @cached_property
     def queues(self) -> Ints:
         """int64 [queues, 2]: first entry and stop of each."""

@@ -87,8 +87,9 @@ class Bound:
         return first_data_cycles(machine, level) + ceil(cycles - _SLACK) + last_data_cycles(machine, level) if cycles else 0
 
     def _traffic(self, level: str, moved: int) -> int:
-        """Theorem 3."""
+        """Theorem 3.  An L2 may take all results, and fetch each byte once."""
         machine = self.target_graph.machine
+        moved = moved if machine.l2 is None else self.once.inputs + self.once.weights
         cores, port = machine.granted(level).cores, port_units(machine, machine.contention[level].share_units)
         loads = (self.once.inputs + self.once.weights) / _read_rate(machine, level)
         stores = self.once.outputs / (cores * float(machine.dma_bytes_per_cycle(Engine.MTE3)))

@@ -70,11 +70,10 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
         print_json({**head, "pieces": pieces, "levels": rows})
         return
     print_line(f"{path}: {machine.name}, {compiled.types}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
-    shared_columns = (
-        ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()
-    )  # columns only where cores share memory
-    columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared_columns else ()))
-    print_table(columns, [(name, *_cells(row), *(row[key] for key in shared_columns)) for name, row in rows.items()])
+    # columns only of memories that the machine has
+    extra = {"shared_read_bytes": "shared read B", "shared_write_bytes": "shared write B"} if machine.shared is not None else {}
+    extra |= {"l2_read_bytes": "L2 read B", "l2_write_bytes": "L2 wrote B"} if machine.l2 is not None else {}
+    print_table((*_COLUMNS, *extra.values()), [(name, *_cells(row), *(row[key] for key in extra)) for name, row in rows.items()])
     print_pace(compiled.frames, rows)
     if len(pieces) > 1:
         print_line()
@@ -118,6 +117,8 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     timing = simulate_all(prepared, machine, condition)
     compiled.check_cycles(level, timing.cycles)  # stale cycles in the file are an error
     busy_cycles = timing.busy_cycles.sum(axis=0)
+    behind = [program.l2 for program in prepared if program.l2 is not None]
+    l2 = {"l2_read_bytes": sum(p.read_bytes for p in behind), "l2_write_bytes": sum(p.written_bytes for p in behind)} if behind else {}
     return {
         "ddr": condition.model_dump(),
         "plan": compiled.plan(level),
@@ -130,6 +131,7 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "ddr_write_bytes": timing.ddr_write_bytes,
         "shared_read_bytes": shared_bytes.read_bytes,
         "shared_write_bytes": shared_bytes.write_bytes,
+        **l2,
         "load_store_cycles": timing.load_store_cycles,
         "compute_cycles": timing.compute_cycles,
         "balance": finite_or_none(timing.balance),

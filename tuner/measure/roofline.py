@@ -70,15 +70,17 @@ class Roofline:
         produced = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
-            for name, row_count in zip(spec.operator.operands, operand_rows(target_graph, spec.index), strict=True):
+            for name, rows_used in zip(spec.operator.operands, operand_rows(target_graph, spec.index), strict=True):
                 for leaf in self._leaves[name] - produced:
-                    read[leaf] = read.get(leaf, EMPTY).hull(row_count)
+                    read[leaf] = read.get(leaf, EMPTY).hull(rows_used)
         stored_rows = {
             spec.operator.y: rows[spec.index]
             for spec in specs
             if spec.index in target_graph.escapes or not members.issuperset(target_graph.consumers[spec.index])
         }
-        moved = sum(self.row_bytes[name] * row_count.size for name, row_count in (*read.items(), *stored_rows.items()))
+        if target_graph.machine.l2 is not None:
+            stored_rows = {}  # an L2 may take all results
+        moved = sum(self.row_bytes[name] * rows_used.size for name, rows_used in (*read.items(), *stored_rows.items()))
         moved += sum(self.weight_bytes[k] for k in operators)
         self._works[operators] = macs, moved
         return macs, moved
