@@ -1,6 +1,6 @@
 """Products on 24 cores of `ascend910b`: measured on the part, the same schedule here, and what the compiler makes of them.
 
-    python scripts/compare_gemm.py [--sizes 1536,3072] [--untuned] [--tuned PROGRAMS] [--derive] [--json]
+    python scripts/compare_gemm.py [--sizes 1536,3072] [--untuned] [--tuned PROGRAMS] [--machine M] [--derive] [--json]
 
 The reference is the table of pto-isa, `kernels/manual/a2a3/gemm_performance`: m = n = k in float16, sums in float32 to DDR, at 1.85 GHz.
 `vendor_plan` is that schedule on the simulator (`scripts/vendor_gemm.py`), with a cold L2 and with one that the same program has filled.
@@ -141,10 +141,13 @@ def main(
     untuned: Annotated[bool, typer.Option(help="Compile each product, too.")] = False,
     tuned: Annotated[int, typer.Option(min=0, help="Programs of a search for each product; 0: no search.")] = 0,
     derived: Annotated[bool, typer.Option("--derive", help="Print derived values of the machine file instead.")] = False,
+    part: Annotated[str, typer.Option("--machine", help="The machine, with overrides.")] = "ascend910b",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Products on 24 cores: silicon, the vendor's schedule here, and the compiler's programs."""
-    machine = load_machine("ascend910b")
+    machine = load_machine(part)
+    if machine.l2 is None:
+        raise BadInputError(f"--machine: {part}: it has no l2; accepted: ascend910b, or a machine with one")
     if derived:
         for key, value in derive(machine).items():
             print(json.dumps({key: round(value, 2)}) if as_json else f"{key}: {value:.2f}")

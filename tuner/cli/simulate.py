@@ -117,8 +117,8 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     timing = simulate_all(prepared, machine, condition)
     compiled.check_cycles(level, timing.cycles)  # stale cycles in the file are an error
     busy_cycles = timing.busy_cycles.sum(axis=0)
-    behind = [program.l2 for program in prepared if program.l2 is not None]
-    l2 = {"l2_read_bytes": sum(p.read_bytes for p in behind), "l2_write_bytes": sum(p.written_bytes for p in behind)} if behind else {}
+    traffic = [program.l2 for program in prepared if program.l2 is not None]
+    l2 = {"l2_read_bytes": sum(t.read_bytes for t in traffic), "l2_write_bytes": sum(t.written_bytes for t in traffic)} if traffic else {}
     return {
         "ddr": condition.model_dump(),
         "plan": compiled.plan(level),
