@@ -101,7 +101,7 @@ def _fetch_cycles(segment: Segment, read: float, cores: int) -> float:
     loaded = {load.storage for part in range(len(segment.parts)) for strip in segment.strips(part) for load in strip.blocks.loads}
     products = [spec for part in segment.parts for spec in map(product_of, part.operators[start:stop]) if spec is not None]
     blocks = sum(spec.stored_weight_blocks + spec.bias_blocks for spec in products)
-    blocks += sum(storages[index].n * storages[index].image_blocks for index in loaded)
+    blocks += sum(storages[index].n * storages[index].planes * storages[index].plane_blocks for index in loaded)
     rate = min(float(machine.ddr.deliverable), cores * float(machine.dma_bytes_per_cycle(Engine.MTE2)))
     return min(float(blocks * BLOCK_BYTES), read) / rate
 

@@ -264,12 +264,12 @@ class ConvSpec(TargetOp):
             return None
         group, groups = cut
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
-        if self.residual is not None:
-            reads.append(run_of_planes(self.residual, first, last))
+        if self.residual is not None:  # it may have another type: sums of an earlier pass
+            reads.append(run_of_planes(self.residual, *(plane * dtype.lanes // self.residual_lanes for plane in (first, last))))
         # skip weights and columns in front of the part; the upper half of the last plane may lie outside the product
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
         n = min(n, self.groups * self.n1 - n_before)
-        expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
+        expansion, before = self.expansion, n_before * (self.run_of_k1 or self.k1) * self.fractal.weight_blocks
         n_group = n_before - group * self.n1
         if expansion is not None:  # a part of the columns needs all overlaid blocks of its groups
             expansion = expansion.part(n_group * self.fractal.columns, n // groups * self.fractal.columns)
@@ -283,7 +283,7 @@ class ConvSpec(TargetOp):
             weights_at=self.weights_at + before,
             expansion=expansion,
             needed=self.needed[n_group : n_group + n // groups],
-            bias_at=self.bias_at + n_before * self.fractal.sum_blocks,
+            bias_at=self.bias_at if self.bias_at < 0 else self.bias_at + n_before * self.fractal.sum_blocks,
         )
 
     def cut_groups(self, first: int, last: int) -> tuple[int, int] | None:

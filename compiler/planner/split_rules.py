@@ -40,6 +40,7 @@ from compiler.target.target_op import TargetOp
 from simulator.npu.parts import Memory
 
 _Value = TypeVar("_Value")
+_GRID_BLOCKS, _GRID_PASSES = 2, 3  # numbers of blocks, and of input passes, of a run on each grid
 
 
 def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
@@ -366,28 +367,43 @@ def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks:
 
 
 def genes_on_grids(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
-    """Genes of every short run of products on every grid of the template's cores: in the fewest blocks that fit, with the template's slots
-    of loads and with one, and in more.
+    """Genes of every short run of products on every grid of the template's cores, with the template's slots of loads and with one.
 
     template: the other fields of the genes.
     """
-    genes, cache, width = list[Gene](), dict[tuple[str, int, int], list[int]](), len(template.cores)
-    for (start, stop), parts in product(runs_of_products(target_graph) if part_counts(width) else (), part_counts(width)):
+    genes, cache, width = list[Gene](), dict[tuple[str, int, int], list[tuple[int, int]]](), len(template.cores)
+    grids = [*part_counts(width), 0] if part_counts(width) else []
+    for (start, stop), parts in product(runs_of_products(target_graph) if grids else (), grids):
         for prefetch in sorted({1, template.prefetch}):
             gene = template._replace(start=start, stop=stop, split="channels", parts=parts, prefetch=prefetch)
             key = structures.structure(start, stop), parts, prefetch
             if key not in cache:
-                cache[key] = _grid_blocks(target_graph, gene) if can_split(target_graph, start, stop, parts) else []
-            genes += [gene._replace(blocks=blocks, cached=-1 if blocks > 1 else 0) for blocks in cache[key]]
+                cache[key] = _grid_divisions(target_graph, gene) if can_split(target_graph, start, stop, gene.channels) else []
+            for blocks, passes in cache[key]:
+                genes.append(gene._replace(blocks=blocks, cached=-1 if blocks > 1 else 0, input_passes=passes))
     return genes
 
 
-def _grid_blocks(target_graph: TargetGraph, gene: Gene) -> list[int]:
-    """Fewest blocks of a gene on a grid that fit, and the next number; equally many of an image's for each core.  [] if none fits."""
-    share = len(gene.cores) // gene.parts
+def _grid_divisions(target_graph: TargetGraph, gene: Gene) -> list[tuple[int, int]]:
+    """Numbers of blocks and of input passes of a gene on a grid; blocks are equally many of an image's for each core.
+
+    The fewest blocks that fit in one pass, and the next number; fewer blocks in the fewest passes that fit, and in more.
+    """
+    share = len(gene.cores) // gene.channels
     counts = [count for count in block_counts(target_graph, gene.start, gene.stop) if count % share == 0]
-    fewest = first_fitting(counts, lambda blocks: decode(target_graph, gene._replace(blocks=blocks)) is not None)
-    return [] if fewest is None else [count for count in counts if count >= fewest][:2]
+
+    def fits(blocks: int, passes: int) -> bool:
+        return decode(target_graph, gene._replace(blocks=blocks, input_passes=passes)) is not None
+
+    fewest = first_fitting(counts, lambda blocks: fits(blocks, 1))
+    divisions = [(blocks, 1) for blocks in counts if fewest is not None and blocks >= fewest][:_GRID_BLOCKS]
+    passes = [count for count in input_counts(target_graph, gene.start, gene.stop) if count <= _MOST_INPUTS]
+    higher = [blocks for blocks in counts if fewest is None or blocks < fewest]
+    least = first_fitting(higher, lambda blocks: fits(blocks, passes[-1])) if passes else None
+    for blocks in [blocks for blocks in higher if least is not None and blocks >= least][:_GRID_BLOCKS]:
+        first = first_fitting(passes, partial(fits, blocks))
+        divisions += [(blocks, count) for count in passes if first is not None and count >= first][:_GRID_PASSES]
+    return divisions
 
 
 def _division(target_graph: TargetGraph, gene: Gene) -> tuple[int, int, int] | None:

@@ -503,7 +503,16 @@ def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operato
     return replace(target_graph, storages=storages, operators=operators, producers=producers, consumers=readers, escapes=escapes)
 
 
+def _sums_of_cores(target_graph: TargetGraph, start: int, stop: int) -> bool:
+    """Whether cores that share channels can have sums of passes: each core adds up those of its own channels."""
+    products = (spec for spec in target_graph.operators[start:stop] if spec.runs_on == "CUBE")
+    return all(isinstance(spec, ConvSpec) and not isinstance(spec, QuantisedConvSpec) and spec.right is None for spec in products)
+
+
 def _split(target_graph: TargetGraph, settings: Any, start: int, stop: int) -> RewrittenSegment | Infeasible:
+    if settings.channels > 1 and not (settings.passes == 1 and _sums_of_cores(target_graph, start, stop)):
+        words = f"{settings.passes * settings.input_passes} passes and {SHARED_CHANNELS['channels']}"
+        return Infeasible("", f"{words}: one of the two is accepted, or input passes of float products with constants")
     split = split_passes(target_graph, start, stop, settings.passes, settings.input_passes, settings.window != 1)
     if settings.held and not isinstance(split, Infeasible):
         loaded = [storage.name for index, storage in enumerate(target_graph.storages) if split.loaded >> index & 1]
@@ -515,6 +524,6 @@ def _split(target_graph: TargetGraph, settings: Any, start: int, stop: int) -> R
 CHANNEL_SPLITS = SegmentTransform(
     lambda settings: settings.passes > 1 or settings.input_passes > 1,
     lambda settings: f"{settings.passes * settings.input_passes} passes",
-    SHARED_CHANNELS | STAGED | ON_VECTOR,
+    STAGED | ON_VECTOR,
     _split,
 )

@@ -83,6 +83,19 @@ def test_products_on_every_grid(m: int, k: int, n: int, cores: int, direct: bool
     assert done
 
 
+@settings(max_examples=10, deadline=None)
+@given(st.integers(8, 90), st.integers(2, 6), st.sampled_from([80, 128, 260]), st.sampled_from([0, 2, 4]), st.booleans(), st.booleans())
+def test_products_on_grids_in_input_passes(m: int, passes: int, n: int, parts: int, direct: bool, half: bool) -> None:
+    """Each pass adds its sums to those of the pass before, in float32, for the channels of its core."""
+    case = make_case(product(m, 16 * passes, n), machine_of(4, direct), DataType.float16 if half else DataType.float32)
+    plan = decode(case.target_graph, Gene(0, 1, 2, cores=(0, 1, 2, 3), split="channels", parts=parts, input_passes=passes))
+    assert plan is not None
+    assert (plan.input_passes, plan.channels) == (passes, parts or 4)
+    program = Compiler(case.target_graph).compile(plan_of(case.target_graph, [plan]))
+    assert not isinstance(program, Infeasible)
+    check_program(case, program)
+
+
 @pytest.mark.parametrize("parts", part_counts(8))
 def test_every_operator_that_can_be_cut(parts: int) -> None:
     """Dense, depthwise and grouped convolutions, poolings, sums, a Gemm: each alone on a grid, the others on one core."""
