@@ -367,13 +367,14 @@ def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks:
 
 
 def genes_on_grids(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
-    """Genes of every short run of products on every grid of the template's cores, with the template's slots of loads and with one.
+    """Genes of every product on every grid of the template's cores, with the template's slots of loads and with one.
 
     template: the other fields of the genes.
     """
     genes, cache, width = list[Gene](), dict[tuple[str, int, int], list[tuple[int, int]]](), len(template.cores)
     grids = [*part_counts(width), 0] if part_counts(width) else []
-    for (start, stop), parts in product(runs_of_products(target_graph) if grids else (), grids):
+    alone = [(start, stop) for start, stop in runs_of_products(target_graph) if stop - start == 1] if grids else []
+    for (start, stop), parts in product(alone, grids):
         for prefetch in sorted({1, template.prefetch}):
             gene = template._replace(start=start, stop=stop, split="channels", parts=parts, prefetch=prefetch)
             key = structures.structure(start, stop), parts, prefetch

@@ -282,11 +282,17 @@ def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     i, key, counts = able[int(rng.integers(len(able)))]
     gene = genome[i]
     alternatives = [count for count in (1, *counts) if count != getattr(gene, key)]
-    changed = recut(gene, split="rows", **{key: alternatives[int(rng.integers(len(alternatives)))]})
+    on_grid = key == "input_passes" and bool(part_counts(len(gene.cores)))
+    split = gene.split if on_grid else "rows"
+    changed = recut(gene, split=split, **{key: alternatives[int(rng.integers(len(alternatives)))]})
     if gene.blocks > 1 and rng.random() < 0.5:
         fewer = [count for count in block_counts(target_graph, gene.start, gene.stop) if count < gene.blocks]
         changed = recut(changed, blocks=fewer[int(rng.integers(len(fewer)))])
-    return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
+    changed = recut(changed, cores=working_cores(target_graph, changed))
+    if changed.split not in splits(target_graph, changed, len(changed.cores)):
+        changed = recut(changed, split="rows")
+        changed = recut(changed, cores=working_cores(target_graph, changed))
+    return _swap(genome, i, changed)
 
 
 def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:

@@ -10,10 +10,12 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.build import check_plan
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible, Plan, validate_plan
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan, validate_plan
 from compiler.space.decode import decode, plan_of
+from compiler.space.encode import encode
 from compiler.space.gene import Gene, block_counts
 from compiler.space.knobs import part_counts
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
@@ -23,6 +25,7 @@ from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
 from tests.compiled import Case, check_program, make_case
 from tests.compiler.segment.test_core_channels import layers
+from tests.compiler.space.test_mutators import assert_legal, mutated
 from tests.plans import with_cores
 
 EDGE = load_machine("edge")
@@ -112,6 +115,28 @@ def test_every_operator_that_can_be_cut(parts: int) -> None:
     program = Compiler(target_graph).compile(plan_of(target_graph, [segment for segment in segments if segment is not None]))
     assert not isinstance(program, Infeasible)
     check_program(case, program)
+
+
+def test_moves_reach_grids() -> None:
+    """Random moves keep genes legal on eight cores, and come to grids, with input passes too; what a gene says, its plan has."""
+    u, grids, passes = make_case(product(96, 64, 256), with_cores(EDGE, 8), DataType.float16).target_graph, 0, 0
+    for seed in range(60):
+        genome = mutated(u, np.random.default_rng(seed), 12)
+        assert_legal(u, genome)
+        for gene in genome:
+            plan = decode(u, gene)
+            grids += gene.parts > 0
+            passes += plan is not None and plan.parts > 0 and plan.input_passes > 1
+            assert plan is None or (plan.parts, plan.channels) == (gene.parts, gene.channels) or len(plan.cores) == 1
+            assert encoded_again(u, gene, plan)
+    assert grids > 10
+    assert passes > 0
+
+
+def encoded_again(u: TargetGraph, gene: Gene, plan: SegmentPlan | None) -> bool:
+    """Whether a gene of the plan has the plan's grid."""
+    again = None if plan is None else encode(u, plan, gene.start)
+    return plan is None or (again is not None and again.parts == plan.parts)
 
 
 def plan_with(**keys: object) -> tuple[Case, Plan]:
