@@ -120,7 +120,7 @@ def test_every_operator_that_can_be_cut(parts: int) -> None:
 def test_moves_reach_grids() -> None:
     """Random moves keep genes legal on eight cores, and come to grids, with input passes too; what a gene says, its plan has."""
     u, grids, passes = make_case(product(96, 64, 256), with_cores(EDGE, 8), DataType.float16).target_graph, 0, 0
-    for seed in range(60):
+    for seed in range(300):
         genome = mutated(u, np.random.default_rng(seed), 12)
         assert_legal(u, genome)
         for gene in genome:

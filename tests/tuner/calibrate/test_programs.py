@@ -33,8 +33,8 @@ ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule
 
 INTEGERS = with_integers(load_machine("tiny"))
 SHAPED = multiplying(load_machine("tiny"), float16=(12, 10, 24, 3), float32=(1, 64, 32, 4))
-LACKING = [name for name in preset_names() if name.startswith("ethos")]
-MACHINES = {name: load_machine(name) for name in preset_names() if name not in LACKING} | {
+LACKING, CACHED = [name for name in preset_names() if name.startswith("ethos")], "ascend910b"
+MACHINES = {name: load_machine(name) for name in preset_names() if name not in (*LACKING, CACHED)} | {
     "tiny-other-products": SHAPED,
     "tiny-integers": INTEGERS,
 }
@@ -106,6 +106,11 @@ def test_every_key_changes_a_probe_of_its_class(name: str) -> None:
 def test_a_machine_without_buffers_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=naming(f"machine {name}", "L0A, L0B, UB")):
         parameter_classes(load_machine(name))
+
+
+def test_a_machine_with_an_l2_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=naming(f"machine {CACHED}", "an l2 and a path L0C -> DDR", "takes machines without")):
+        classes_of(load_machine(CACHED))
 
 
 def test_keys_and_their_values() -> None:
