@@ -309,7 +309,7 @@ def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     counts = tuple(count for count in counts if count <= _MOST_INPUTS)
     operators, divisions = target_graph.operators[gene.start : gene.stop], list[_Division]()
     weights = sum(spec.weight_blocks for spec in operators)
-    if not _is_worth(target_graph, gene):
+    if not counts or not _is_worth(target_graph, gene):
         return []
     ends = (
         sum(piece.planes * target_graph.storages[piece.storage].plane_blocks for piece in (operators[0].reads[0], operators[-1].y))
