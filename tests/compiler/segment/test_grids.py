@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from compiler.build import check_plan
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, validate_plan
+from compiler.planner.segmentation import SegmentationSearch, estimate_predictor
 from compiler.space.decode import decode, plan_of
 from compiler.space.encode import encode
 from compiler.space.gene import Gene, block_counts
@@ -178,3 +179,10 @@ def test_a_part_for_each_core_is_no_grid() -> None:
     _, plan = plan_with(parts=8)
     assert plan.segments[0].parts == 0
     assert "parts" not in plan.to_json()
+
+
+def test_channels_without_small_divisors() -> None:
+    """37 blocks of channels have no input passes that the planner takes; weights are loaded for every block."""
+    case = make_case(product(64, 592, 600), load_machine("tiny"), DataType.float16)
+    search = SegmentationSearch(case.target_graph, ["none"], estimate_predictor(case.target_graph))
+    assert search.cheapest(0) is not None
