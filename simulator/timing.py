@@ -13,8 +13,8 @@ The model (all times integer cycles):
 * DDR transfers: a queue issues one at max(dispatch, previous leaving, the cycle in which fewer than `outstanding` before it have data to
   come).  Transfers of a queue take its DMA ports in turn.  A data phase starts at max(issue + latency, data end of the predecessor on its
   port) + the start-up of its path, draws from the DDR port at the rates of `ddr.py`, and ends in the cycle in which the last bus unit is
-  through, no earlier than bus / the rate of its path.  A DMA's move on chip (UB -> L1) waits for all data ends before it, then lasts its
-  fixed time, and has all DMA ports until then.
+  through, no earlier than bus / the rate of its path.  Behind an L2 it then goes on for the bytes that the cache has (`l2_traffic`).
+  A DMA's move on chip (UB -> L1) waits for all data ends before it, then lasts its fixed time, and has all DMA ports until then.
 * Latency is the sum of the machine's, the level's, and `bank_wait_cycles` for each transfer of the same DMA port in flight at the issue:
 an integer table over (level, transfers in flight).  But a transfer delays another one only until its own end.  Waiting for
 bandwidth happens in the data phases only.
@@ -288,13 +288,17 @@ def prepare(program: Program, machine: Machine, warm: bool = False) -> Prepared:
     word = np.empty(total, np.int64)
     cursor = queue_start[:-1].copy()
     totals = np.zeros((5, queues), np.int64)
-    draws = None if machine.l2 is None else draws_of(program, machine, tuple(price(code, machine).bus for code in program.streams), warm)
+    prices = None if machine.l2 is None else [price(code, machine) for code in program.streams]
+    draws = None if prices is None else draws_of(program, machine, tuple(cost.bus for cost in prices), warm)
     for core, code in enumerate(program.streams):
         for start in range(0, len(code), _CHUNK):
             rows = code[start : start + _CHUNK]
-            busy, bus, useful = price(rows, machine)
-            if draws is not None:
-                bus = draws.drawn_units[core][start : start + _CHUNK] | draws.hit_cycles[core][start : start + _CHUNK] << columns.DRAWN_BITS
+            if prices is None or draws is None:
+                busy, bus, useful = price(rows, machine)
+            else:
+                chunk = slice(start, start + _CHUNK)
+                busy, useful = prices[core].busy[chunk], prices[core].useful[chunk]
+                bus = draws.drawn_units[core][chunk] | draws.hit_cycles[core][chunk] << columns.DRAWN_BITS
             bad = _fill(rows, core, busy, bus, useful, word, cursor, index, slots, totals)
             if bad >= 0:
                 raise ProgramError(f"core {core} instruction {start + bad}: DDR is reached by MTE2 and MTE3 only")

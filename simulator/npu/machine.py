@@ -223,7 +223,7 @@ class Machine(Spec):
         return sizes | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
-        """The highest rate of one transfer: of its engine's fastest path from or to DDR, else DDR's; of loads also that of fills of an L2."""
+        """The highest rate of one transfer: its engine's fastest path from or to DDR, else DDR's; of loads at most that of L2 fills."""
         rates = [exact_decimal(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
         fastest = max(rates, default=self.ddr.deliverable)
         return min(fastest, exact_decimal(self.l2.fill_bytes_per_cycle)) if self.l2 is not None and engine == Engine.MTE2 else fastest
