@@ -37,7 +37,7 @@ from tuner.zoo.load import open_network
 GOLDEN = GOLDEN_FOLDER / "genomes.jsonl.xz"
 UNITS = (  # network, machine, frames
     ("made:mobilenet_v1-small", "edge", 4), ("made:mobilenet_v1-small", "edge-shared", 4), ("made:mobilenet_v1-small", "ascend310", 4),
-    ("made:bert_base-small", "edge-shared", 1), ("made:bert_base-small", "ascend310-l2", 2),
+    ("made:bert_base-small", "edge-shared", 1), ("made:bert_base-small", "ascend310-l2", 2), ("made:mobilenet_v1-small", "ascend310p", 2),
 )  # fmt: skip
 GENOMES, LEAST, SHARDS = 1000, 20, 4
 DEFAULTS = Gene(0, 1)
@@ -133,7 +133,7 @@ def write() -> None:
     rows = []
     for place, names in enumerate(UNITS):
         source = draw_genomes(target_graph(*names), place)
-        rows += [genome_row(place, next(source)) for _ in range(GENOMES // len(UNITS))]
+        rows += [genome_row(place, next(source)) for _ in range(GENOMES * place // len(UNITS), GENOMES * (place + 1) // len(UNITS))]
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
     GOLDEN.write_bytes(lzma.compress(text.encode(), preset=9))
 
