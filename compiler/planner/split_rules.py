@@ -373,8 +373,8 @@ def genes_on_grids(target_graph: TargetGraph, structures: Structures, template: 
     """
     genes, cache, width = list[Gene](), dict[tuple[str, int, int], list[tuple[int, int]]](), len(template.cores)
     grids = [*part_counts(width), 0] if part_counts(width) else []
-    alone = [(start, stop) for start, stop in runs_of_products(target_graph) if stop - start == 1] if grids else []
-    for (start, stop), parts in product(alone, grids):
+    products = [(start, stop) for start, stop in runs_of_products(target_graph) if stop - start == 1] if grids else []
+    for (start, stop), parts in product(products, grids):
         for prefetch in sorted({1, template.prefetch}):
             gene = template._replace(start=start, stop=stop, split="channels", parts=parts, prefetch=prefetch)
             key = structures.structure(start, stop), parts, prefetch

@@ -69,7 +69,8 @@ def parameter_classes(machine: Machine) -> tuple[ParameterClass, ...]:
     DDR, of which there are no probes."""
     if missing := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
         raise UnsupportedError(f"machine {machine.name}: has no {', '.join(missing)}; calibrate takes machines with L0A, L0B and UB")
-    if hidden := [word for word, there in (("an l2", machine.l2), ("a path L0C -> DDR", machine.path(Memory.L0C, Memory.DDR))) if there]:
+    parts = ("an l2", machine.l2), ("a path L0C -> DDR", machine.path(Memory.L0C, Memory.DDR))
+    if hidden := [words for words, part in parts if part is not None]:
         raise UnsupportedError(f"machine {machine.name}: has {' and '.join(hidden)}; calibrate takes machines without")
     unit = machine.matrix
     products = [cycles_key(_product_keys(unit, name), _ISSUE, 1) for name in unit.data_types]
