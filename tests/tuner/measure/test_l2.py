@@ -1,0 +1,34 @@
+"""What is timed behind an L2: whole programs from their records, segments without the launch of a program."""
+
+from __future__ import annotations
+
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import decode, plan_of
+from compiler.space.gene import Gene
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
+from simulator.timing import simulate_levels
+from tests.compiled import make_case
+from tests.compiler.segment.test_grids import machine_of, product
+from tuner.measure.npu_target import Npu
+
+LAUNCH = 5000
+
+
+def test_times_are_those_of_the_program() -> None:
+    machine = Machine.model_validate(machine_of(4, True).model_dump() | {"launch_cycles": LAUNCH})
+    target_graph = make_case(product(96, 64, 256), machine, DataType.float16).target_graph
+    segment = decode(target_graph, Gene(0, 1, 2, cores=(0, 1, 2, 3), split="channels", parts=2))
+    assert segment is not None
+    plan, levels = plan_of(target_graph, [segment]), tuple(machine.contention)
+    program = Compiler(target_graph).compile(plan)
+    assert not isinstance(program, Infeasible)
+    expected = {level: timing.cycles for level, timing in simulate_levels(program, machine, levels).items()}
+    npu = Npu(target_graph, levels)
+    for _ in range(2):  # the second one is not resumed from the first
+        timed, alone = npu.program(plan), npu.alone(segment, 0)
+        assert not isinstance(timed, Infeasible)
+        assert not isinstance(alone, Infeasible)
+        assert timed[:, 0].tolist() == list(expected.values())
+        assert alone[:, 0].tolist() == [cycles - LAUNCH for cycles in expected.values()]
