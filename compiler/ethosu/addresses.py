@@ -1,0 +1,37 @@
+"""Addresses of buffers with lifetimes: the largest first, each at the lowest address that is free for as long as it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+ALIGN = 16
+
+
+class Buffer(NamedTuple):
+    """Bytes from time `begin` to time `end`, both included."""
+
+    key: Hashable
+    size: int
+    begin: int
+    end: int
+
+
+class Placed(NamedTuple):
+    """A buffer at an address."""
+
+    buffer: Buffer
+    address: int
+
+
+def allocate(buffers: Iterable[Buffer], fixed: Iterable[Placed] = ()) -> tuple[Mapping[Hashable, int], int]:
+    """Address of each buffer by its key, and the end of the highest one.  fixed: buffers that have addresses already."""
+    placed, addresses = list(fixed), dict[Hashable, int]()
+    for buffer in sorted(buffers, key=lambda item: (-item.size, item.begin, str(item.key))):
+        address = 0
+        for other, first in sorted(placed, key=lambda item: item.address):
+            if other.begin <= buffer.end and buffer.begin <= other.end and first < address + buffer.size and address < first + other.size:
+                address = -(-(first + other.size) // ALIGN) * ALIGN
+        addresses[buffer.key] = address
+        placed.append(Placed(buffer, address))
+    return addresses, max((address + buffer.size for buffer, address in placed), default=0)

@@ -1,0 +1,139 @@
+"""Operators that move values: reshaping, concatenation, resizing, changes of scale, and activations by bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.ethosu.lowering import Lowering, Rule, concatenated_axis
+from compiler.ethosu.network import NetworkOperator
+from compiler.ethosu.scaling import POINT, quotient_scaling
+from compiler.ethosu.step import NEAREST, Records, View, Window
+
+
+def _copy(lowering: Lowering, source: View, result: View) -> None:
+    lowering.add("POOL", (source._replace(zero=0),), result._replace(zero=0), mode="AVERAGE")
+
+
+def _reshape(lowering: Lowering, operator: NetworkOperator) -> None:
+    source, result = operator.inputs[0], operator.outputs[0]
+    x, y = lowering.tensor(source), lowering.tensor(result)
+    if (x.scale, x.zero) != (y.scale, y.zero):
+        raise lowering.refuse("another scale: expected that of the input")
+    if lowering.home(source) == lowering.home(result):
+        return
+    target = lowering.view(result)
+    if x.image != y.image:
+        if not lowering.whole(result) or target.flat:
+            raise lowering.refuse("a part of a concatenation: expected a tensor with a place for itself")
+        target = target._replace(rows=x.image[0], columns=x.image[1], channels=x.image[2], flat=True)
+    _copy(lowering, lowering.view(source), target)
+
+
+def _concatenate(lowering: Lowering, operator: NetworkOperator) -> None:
+    if operator.options["activation"]:
+        raise lowering.refuse(f"activation {operator.options['activation']}: expected none")
+    whole, axis, place = lowering.view(operator.outputs[0]), concatenated_axis(lowering, operator), 0
+    y = lowering.tensor(operator.outputs[0])
+    for number in operator.inputs:
+        x = lowering.tensor(number)
+        if (x.scale, x.zero) != (y.scale, y.zero):
+            raise lowering.refuse(f"scale {x.scale:g} beside {y.scale:g}: expected one scale and zero point")
+        first = [whole.first_row, whole.first_column, whole.first_channel]
+        first[axis] += place
+        part = View(whole.store, *x.image, 0, *first)
+        if lowering.home(number)[:2] != (whole.store, tuple(first)):
+            _copy(lowering, lowering.view(number), part)
+        place += x.image[axis]
+
+
+def _clip(activation: int) -> Rule:
+    def rule(lowering: Lowering, operator: NetworkOperator) -> None:
+        x, y = operator.inputs[0], operator.outputs[0]
+        scaling = quotient_scaling(lowering.tensor(x).scale, lowering.tensor(y).scale)
+        bounds = lowering.bounds(activation, y)
+        lowering.add("POOL", (lowering.view(x),), lowering.view(y), mode="AVERAGE", scaling=scaling, **bounds)
+
+    return rule
+
+
+def _doublings(lowering: Lowering, operator: NetworkOperator) -> int:
+    """How often both sides are doubled."""
+    image, result = (lowering.tensor(number).image for number in (operator.inputs[0], operator.outputs[0]))
+    power = (result[0] // image[0]).bit_length() - 1
+    if result[:2] != (image[0] << power, image[1] << power) or power < 1:
+        raise lowering.refuse(f"from {image[0]}x{image[1]} to {result[0]}x{result[1]}: expected both doubled, or doubled again")
+    if operator.options["align_corners"]:
+        raise lowering.refuse("align_corners: expected none")
+    return power
+
+
+def _nearest(lowering: Lowering, operator: NetworkOperator) -> None:
+    power, source, result = _doublings(lowering, operator), lowering.view(operator.inputs[0], 0), lowering.view(operator.outputs[0], 0)
+    for number in range(1, power + 1):
+        rows, columns, channels = (2 * source.rows, 2 * source.columns, source.channels)
+        target = result if number == power else lowering.temporary(rows, columns, channels)
+        lowering.add("POOL", (source,), target, mode="AVERAGE", window=Window(upscale=NEAREST))
+        source = target
+
+
+_QUARTERS = {True: (((-1, 1), (0, 3)), ((0, 3), (1, 1))), False: (((0, 4),), ((0, 2), (1, 2)))}
+"""By whether pixels have their centres at halves: of even and odd results, places of inputs beside their own with quarters of weight."""
+
+
+def _bilinear(lowering: Lowering, operator: NetworkOperator) -> None:
+    """Even and odd rows and columns by themselves, and of each those at the border, where one input counts for two.
+
+    Raw integers are weighted in sixteenths, halves away from zero.  Weights are doubled, as the first of two roundings drops a bit.
+    """
+    if _doublings(lowering, operator) != 1:
+        raise lowering.refuse("more than twice the rows: expected twice as many")
+    source, result = lowering.view(operator.inputs[0], 0), lowering.view(operator.outputs[0], 0)
+    phases = _QUARTERS[operator.options["half_pixel_centers"]]
+    for y, row_taps in enumerate(phases):
+        for x, column_taps in enumerate(phases):
+            for rows in _ranges(row_taps, source.rows):
+                for columns in _ranges(column_taps, source.columns):
+                    _phase(lowering, source, result, (y, x), rows, columns)
+
+
+def _ranges(taps: tuple[tuple[int, int], ...], size: int) -> list[tuple[int, int, int, list[int]]]:
+    """Runs of results: first, count, first input, and weights of neighbouring inputs in quarters."""
+    low, high = max(0, -taps[0][0]), size - max(0, taps[-1][0])
+    runs = [(0, 1, 0, [4])] if low else []
+    if low < high:
+        runs.append((low, high - low, low + taps[0][0], [weight for _, weight in taps]))
+    return runs + ([(size - 1, 1, size - 1, [4])] if high < size else [])
+
+
+def _phase(
+    lowering: Lowering, source: View, result: View, phase: tuple[int, int], rows: tuple[int, int, int, list[int]],
+    columns: tuple[int, int, int, list[int]],
+) -> None:  # fmt: skip
+    kernel = 2 * np.outer(rows[3], columns[3]).astype(np.int16)
+    read = source._replace(
+        rows=rows[1] + len(rows[3]) - 1, columns=columns[1] + len(columns[3]) - 1,
+        first_row=source.first_row + rows[2], first_column=source.first_column + columns[2],
+    )  # fmt: skip
+    target = result._replace(
+        rows=rows[1], columns=columns[1], first_row=result.first_row + 2 * rows[0] + phase[0],
+        first_column=result.first_column + 2 * columns[0] + phase[1], step=2,
+    )  # fmt: skip
+    channels = source.channels
+    records = Records(*(np.full(channels, value, np.int64) for value in (0, 1 << 30, POINT + 4)))
+    weights = np.broadcast_to(kernel[None, :, :, None], (channels, *kernel.shape, 1))
+    lowering.add("DEPTHWISE", (read,), target, window=Window(*kernel.shape), weights=weights, records=records)
+
+
+RULES: Mapping[str, Rule] = {
+    "RESHAPE": _reshape,
+    "SQUEEZE": _reshape,
+    "CONCATENATION": _concatenate,
+    "QUANTIZE": _clip(0),
+    "RELU": _clip(1),
+    "RELU_N1_TO_1": _clip(2),
+    "RELU6": _clip(3),
+    "RESIZE_NEAREST_NEIGHBOR": _nearest,
+    "RESIZE_BILINEAR": _bilinear,
+}

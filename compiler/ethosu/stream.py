@@ -1,0 +1,193 @@
+"""The command stream of a network in segments: addresses in DRAM, constants, and words of all segments in order."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ethosu.addresses import ALIGN, Buffer, Placed, allocate
+from compiler.ethosu.cascade import Load, Run, Save
+from compiler.ethosu.command_writer import SHARED, ByteRange, CommandWriter
+from compiler.ethosu.places import ARENA, CONSTANTS, FAST, Place, copy_rows, row_bytes
+from compiler.ethosu.planned_bytes import PlannedBytes, planned_bytes
+from compiler.ethosu.segment_layout import SegmentLayout, lay_out_segment
+from compiler.ethosu.segments import SegmentedNetwork
+from compiler.ethosu.step_writer import TABLE_BYTES, TABLES, StepRun, WeightPlace, write_run
+from simulator.npu.errors import InfeasibleError
+
+_TABLE_SLOTS = 8
+
+
+class TensorPlace(NamedTuple):
+    """An input or output of a stream.  offset: in the arena in DRAM.  tensor: its number in the network."""
+
+    tensor: int
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class CommandStream(NamedTuple):
+    """Words, constants, and bytes of the arena in DRAM and of SRAM.  planned: bytes that are moved, as the plan has them."""
+
+    words: tuple[int, ...]
+    constants: NDArray[np.uint8]
+    arena: int
+    fast: int
+    inputs: tuple[TensorPlace, ...]
+    outputs: tuple[TensorPlace, ...]
+    planned: PlannedBytes
+    layouts: tuple[SegmentLayout, ...]
+
+
+def emit_stream(network: SegmentedNetwork, sram: int) -> CommandStream:
+    """The stream of a network.  sram: bytes that it may use.  Raises `InfeasibleError` where a segment does not fit."""
+    held_places, held_end = _place_held(network)
+    if held_end > sram:
+        raise InfeasibleError(f"held tensors: {held_end:,} bytes of SRAM, {sram:,} are there: expected fewer")
+    layouts = []
+    for number in range(len(network.plan.segments)):
+        meanwhile = tuple(
+            Placed(Buffer(buffer.key, buffer.size, 0, 1 << 30), address)
+            for buffer, address in held_places
+            if buffer.begin <= number <= buffer.end
+        )
+        layouts.append(lay_out_segment(network, number, sram, meanwhile))
+    emitter = _Emitter(network, {buffer.key: address for buffer, address in held_places})
+    for layout in layouts:
+        emitter.write_segment(layout)
+    words = emitter.writer.stop()
+    ends = [tuple(emitter.tensor_place(number) for number in numbers) for numbers in (network.lowered.network.inputs, network.lowered.network.outputs)]
+    fast = max((layout.sram_bytes for layout in layouts), default=held_end)
+    planned = planned_bytes(network, tuple(layouts), len(words), emitter.tables_loaded)
+    return CommandStream(words, emitter.constants(), emitter.arena, max(fast, ALIGN), *ends, planned, tuple(layouts))
+
+
+def _place_held(network: SegmentedNetwork) -> tuple[tuple[Placed, ...], int]:
+    buffers = [
+        Buffer(store, network.lowered.stores[store].rows * row_bytes(network.lowered.stores[store], store in network.bricks), *network.lifetime(store))
+        for store in sorted(network.held)
+    ]
+    addresses, end = allocate(buffers)
+    return tuple(Placed(buffer, addresses[buffer.key]) for buffer in buffers), end
+
+
+class _Emitter:
+    """Words and constants as they grow."""
+
+    def __init__(self, network: SegmentedNetwork, held: dict[Any, int]) -> None:
+        self.network, self.lowered, self.held = network, network.lowered, held
+        self.writer, self.tables_loaded = CommandWriter(), 0
+        self._parts, self._end = list[bytes](), 0
+        self._known = dict[tuple[str, int, int] | bytes, int]()
+        self._tables = OrderedDict[bytes, int]()
+        self._dram, self.arena = self._place_arena()
+
+    def _place_arena(self) -> tuple[dict[int, int], int]:
+        """Addresses in DRAM of all tensors that are not in SRAM alone."""
+        inside = {store for number in range(len(self.network.plan.segments)) for store in self.network.cascade(number, 1).inside}
+        buffers = []
+        for number, store in enumerate(self.lowered.stores):
+            needed = number in self.network.writers and store.constant is None and number not in self.held
+            if needed and (number not in inside or number in self.network.outside):
+                size = store.rows * row_bytes(store, number in self.network.bricks)
+                buffers.append(Buffer(number, size, *self.network.lifetime(number)))
+        addresses, end = allocate(buffers)
+        return {int(str(key)): address for key, address in addresses.items()}, max(end, ALIGN)
+
+    def constants(self) -> NDArray[np.uint8]:
+        """All of them."""
+        return np.frombuffer(b"".join(self._parts) or bytes(ALIGN), np.uint8)
+
+    def tensor_place(self, number: int) -> TensorPlace:
+        """The place of an input or output."""
+        tensor = self.lowered.network.tensors[number]
+        return TensorPlace(number, self._dram[self.lowered.homes[number].store], tensor.shape, tensor.dtype)
+
+    def write_segment(self, layout: SegmentLayout) -> None:
+        """Copies and operations of a segment.  Weights of a step are copied in front of the step before it."""
+        runs = [action for action in layout.schedule.actions if isinstance(action, Run)]
+        begun, fetched = 0, set[int]()
+        for action in layout.schedule.actions:
+            if isinstance(action, Run):
+                for ahead in runs[begun : begun + 2]:
+                    if ahead.step not in fetched:
+                        fetched.add(ahead.step)
+                        self._fetch(layout, ahead.step, 0)
+                begun += 1
+                self._run(layout, action)
+            else:
+                self._copy(layout, action)
+
+    def _copy(self, layout: SegmentLayout, action: Load | Save) -> None:
+        ends = [self._home(action.store), self._ring(layout, action.store)]
+        source, target = ends if isinstance(action, Load) else ends[::-1]
+        copy_rows(self.writer, self.lowered.stores[action.store], source, target, action.first, action.last)
+
+    def _fetch(self, layout: SegmentLayout, step: int, index: int) -> None:
+        """A copy of weights to SRAM, where they are copied."""
+        weights = layout.weights.get(step)
+        if weights is None or not weights.copied:
+            return
+        blob, address = weights.blobs[index], layout.weight_places[step, index]
+        source = self._constant(("weights", step, index), blob.weights + blob.scales)
+        self.writer.copy(ByteRange(CONSTANTS, source, source + blob.nbytes), ByteRange(FAST, address, address + blob.nbytes))
+
+    def _run(self, layout: SegmentLayout, action: Run) -> None:
+        step = self.lowered.steps[action.step]
+        weights = layout.weights.get(action.step)
+        table = None if step.table is None else self._table(step.table.tobytes())
+        reads = tuple((self._place(layout, view.store), self.lowered.stores[view.store]) for view in step.reads)
+        result = self._place(layout, step.result.store), self.lowered.stores[step.result.store]
+        for index in range(len(weights.blobs) if weights else 1):
+            place, channels = None, (0, step.result.channels)
+            if weights:
+                blob = weights.blobs[index]
+                channels = (blob.first, blob.last)
+                if index + 1 < len(weights.blobs):
+                    self._fetch(layout, action.step, index + 1)
+                if weights.copied:
+                    region, address = FAST, layout.weight_places[action.step, index]
+                else:
+                    region, address = CONSTANTS, self._constant(("weights", action.step, index), blob.weights + blob.scales)
+                place = WeightPlace(region, address, address + len(blob.weights), address + blob.nbytes)
+            rows = (action.first, action.last)
+            write_run(self.writer, StepRun(step, rows, channels, layout.blocks[action.step], reads, result, place, table))
+
+    def _place(self, layout: SegmentLayout, store: int) -> Place:
+        return self._ring(layout, store) if store in layout.plan.rings else self._home(store)
+
+    def _ring(self, layout: SegmentLayout, store: int) -> Place:
+        return Place(FAST, layout.rings[store], layout.schedule.ring_rows[store], store in self.network.bricks)
+
+    def _home(self, store: int) -> Place:
+        """Where all of a store is: SRAM, constants or the arena."""
+        spec = self.lowered.stores[store]
+        if spec.constant is not None:
+            return Place(CONSTANTS, self._constant(spec.constant.tobytes(), spec.constant.tobytes()), spec.rows, False)
+        if store in self.held:
+            return Place(FAST, self.held[store], spec.rows, store in self.network.bricks)
+        return Place(ARENA, self._dram[store], spec.rows, store in self.network.bricks)
+
+    def _table(self, table: bytes) -> int:
+        """The slot of a table in the shared buffer, which has room for eight."""
+        if table in self._tables:
+            self._tables.move_to_end(table)
+            return self._tables[table]
+        slot = len(self._tables) if len(self._tables) < _TABLE_SLOTS else self._tables.popitem(last=False)[1]
+        self._tables[table] = slot
+        source, place = self._constant(table, table), TABLES + slot * TABLE_BYTES
+        self.writer.copy(ByteRange(CONSTANTS, source, source + TABLE_BYTES), ByteRange(SHARED, place, place + TABLE_BYTES))
+        self.tables_loaded += 1
+        return slot
+
+    def _constant(self, key: tuple[str, int, int] | bytes, data: bytes) -> int:
+        """The address of constants, which are put there once."""
+        if key not in self._known:
+            self._known[key] = self._end
+            self._parts.append(data + bytes(-len(data) % ALIGN))
+            self._end += len(self._parts[-1])
+        return self._known[key]

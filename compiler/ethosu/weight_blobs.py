@@ -1,0 +1,48 @@
+"""Weights, biases and scales of a step as the part reads them, in runs of channels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from compiler.ethosu.block_choice import Block, part_kernel_first
+from compiler.ethosu.step import Records, Step
+from compiler.ethosu.weight_encoder import encode_weights
+from simulator.ethosu.weight_order import KernelShape
+
+RECORD_BYTES, _ALIGN = 10, 16
+
+
+class WeightBlob(NamedTuple):
+    """Channels [first, last): the stream of weights, then biases and scales, both of a multiple of 16 bytes."""
+
+    first: int
+    last: int
+    weights: bytes
+    scales: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return len(self.weights) + len(self.scales)
+
+
+def encode_blob(step: Step, block: Block, first: int, last: int) -> WeightBlob:
+    """The blob of some channels of a step with weights."""
+    assert step.weights is not None and step.records is not None
+    weights, window = step.weights[first:last], step.window
+    shape = KernelShape(
+        len(weights), weights.shape[1], weights.shape[2], weights.shape[3], block.channels, step.unit == "DEPTHWISE", part_kernel_first(step),
+        8, window.dilation_y, window.dilation_x,
+    )  # fmt: skip
+    return WeightBlob(first, last, encode_weights(weights, shape), _encode_records(Records(*(part[first:last] for part in step.records))))
+
+
+def _encode_records(records: Records) -> bytes:
+    """Ten bytes for each channel: bias of 40 bits, factor of 32, shift of 6."""
+    table = np.zeros((len(records.bias), RECORD_BYTES), np.uint8)
+    for first, count, values in ((0, 5, records.bias), (5, 4, records.factor), (9, 1, records.shift)):
+        table[:, first : first + count] = np.asarray(values, np.int64)[:, None] >> 8 * np.arange(count) & 0xFF
+    raw = table.tobytes()
+    return raw + bytes(-len(raw) % _ALIGN)

@@ -1,0 +1,43 @@
+"""Windows of convolutions and poolings, within the part's limits."""
+
+from __future__ import annotations
+
+from compiler.ethosu.lowering import Lowering
+from compiler.ethosu.network import NetworkOperator
+from compiler.ethosu.step import Window
+from compiler.ethosu.tflite_schema import SAME
+
+LONGEST_STRIDE, LONGEST_DILATION = 3, 2
+HIGHEST_KERNEL, HIGHEST_POOL = 64, 256
+"""Rows of a kernel with its dilation, whose square is the most elements."""
+
+
+def window_of(lowering: Lowering, operator: NetworkOperator, rows: int, columns: int) -> Window:
+    """The window of an operator from its first input to its result."""
+    options = operator.options
+    image, result = (lowering.network.tensors[number].image for number in (operator.inputs[0], operator.outputs[0]))
+    strides, dilations = (options["stride_y"], options["stride_x"]), (options.get("dilation_y", 1), options.get("dilation_x", 1))
+    if not 1 <= min(strides) <= max(strides) <= LONGEST_STRIDE:
+        if result[:2] != (1, 1):
+            raise lowering.refuse(f"strides {strides[0]}x{strides[1]}: expected 1 to {LONGEST_STRIDE}")
+        strides = (1, 1)  # of one window nothing depends on them
+    if not 1 <= min(dilations) <= max(dilations) <= LONGEST_DILATION:
+        raise lowering.refuse(f"dilations {dilations[0]}x{dilations[1]}: expected 1 to {LONGEST_DILATION}")
+    window = Window(rows, columns, *strides, *dilations)
+    check_kernel(lowering, window, HIGHEST_POOL if "POOL" in operator.kind else HIGHEST_KERNEL)
+    if options["padding"] != SAME:
+        return window
+    top = padding_before(image[0], result[0], window.reach_rows, strides[0])
+    return window._replace(top=top, left=padding_before(image[1], result[1], window.reach_columns, strides[1]))
+
+
+def padding_before(size: int, result: int, reach: int, stride: int) -> int:
+    """Rows or columns of padding in front."""
+    return max(0, (result - 1) * stride + reach - size) // 2
+
+
+def check_kernel(lowering: Lowering, window: Window, highest: int) -> None:
+    """An error for a kernel that is too large."""
+    if window.reach_rows > highest or window.reach_rows * window.reach_columns > highest**2:
+        size = f"{window.reach_rows}x{window.reach_columns}"
+        raise lowering.refuse(f"a kernel of {size}: expected at most {highest} rows and {highest**2} elements")
