@@ -6,7 +6,7 @@ No row is made or loaded twice: rows stay in a ring until nobody needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,16 +71,17 @@ class CascadeSchedule:
 
 def schedule_cascade(plan: CascadePlan, steps: Sequence[Step], stores: Sequence[Store], leaving: frozenset[int]) -> CascadeSchedule:
     """The order of a cascade.  leaving: stores that something behind it reads."""
-    run = _Progress(plan, steps, stores, leaving)
-    actions = [action for stripe in range(plan.stripes) for action in run.stripe(stripe)]
-    return CascadeSchedule(tuple(actions), run.capacity)
+    progress = _Progress(plan, steps, stores, leaving)
+    for stripe in range(plan.stripes):
+        progress.run_stripe(stripe)
+    return CascadeSchedule(tuple(progress.actions), progress.capacity)
 
 
 class _Progress:
-    """Rows that are made and loaded so far."""
+    """Rows that are made, loaded and saved so far."""
 
     def __init__(self, plan: CascadePlan, steps: Sequence[Step], stores: Sequence[Store], leaving: frozenset[int]) -> None:
-        self.plan, self.stores = plan, stores
+        self.plan, self.stores, self.actions = plan, stores, list[Action]()
         self.steps = {number: steps[number] for number in range(plan.first, plan.last)}
         self.made = dict.fromkeys(self.steps, 0)
         self.loaded = dict.fromkeys(plan.loaded, 0)
@@ -88,56 +89,47 @@ class _Progress:
         self.capacity = dict.fromkeys(plan.rings, 0)
         self.top = dict.fromkeys(plan.rings, 0)
         read = {view.store for step in self.steps.values() for view in step.reads}
-        self.driving = {number for number, step in self.steps.items() if step.result.store in leaving or step.result.store not in read}
-        self.writers = {store: [n for n, step in self.steps.items() if step.result.store == store] for store in plan.rings}
-        self.readers = {
-            store: [(n, view) for n, step in self.steps.items() for view in step.reads if view.store == store] for store in plan.rings
-        }
-
-    def stripe(self, stripe: int) -> Iterator[Action]:
-        """Actions of a stripe."""
-        goals = self._goals(stripe)
-        for store in sorted(self.plan.loaded):
-            goal = max((self._needed(view, *self._rows(n, goals[n])) for n, view in self.readers[store] if goals[n] > self.made[n]), default=0)
-            if goal > self.loaded[store]:
-                self._keep(store, goal)
-                yield Load(store, self.loaded[store], goal)
-                self.loaded[store] = goal
+        self.driving = [number for number, step in self.steps.items() if step.result.store in leaving or step.result.store not in read]
+        self.writers = dict[int, list[int]]()
+        self.readers = dict[int, list[tuple[int, View]]]()
         for number, step in self.steps.items():
-            if goals[number] > self.made[number]:
-                if step.result.store in self.plan.rings:
-                    self._keep(step.result.store, _store_row(step.result, goals[number] - 1) + 1)
-                yield Run(number, self.made[number], goals[number])
-                self.made[number] = goals[number]
-                yield from self._save(step.result.store)
+            self.writers.setdefault(step.result.store, []).append(number)
+            for view in step.reads:
+                self.readers.setdefault(view.store, []).append((number, view))
 
-    def _rows(self, number: int, goal: int) -> tuple[int, int]:
-        return self.steps[number].input_rows(self.made[number], goal)
+    def run_stripe(self, stripe: int) -> None:
+        """Make a stripe of everything that leaves the cascade, or that nobody reads."""
+        for number in self.driving:
+            self._make(number, self.steps[number].result.rows * (stripe + 1) // self.plan.stripes)
 
-    def _goals(self, stripe: int) -> dict[int, int]:
-        """Rows that each step has to have made behind a stripe."""
-        goals = dict(self.made)
-        for number in reversed(self.steps):
-            step, goal = self.steps[number], goals[number]
-            if number in self.driving:
-                goal = max(goal, step.result.rows * (stripe + 1) // self.plan.stripes)
-            goal = min(step.result.rows, -(-goal // step.row_unit) * step.row_unit)
-            goals[number] = step.result.rows if step.whole and goal else goal
-            if goals[number] > self.made[number]:
-                self._demand(goals, number)
-        return goals
-
-    def _demand(self, goals: dict[int, int], number: int) -> None:
-        """Raise goals of the steps in front that make what a step reads."""
+    def _make(self, number: int, goal: int) -> None:
+        """Make rows of a step up to a goal, a stripe's share at a time, so that no step before it is further ahead than it has to be."""
         step = self.steps[number]
-        for place, view in enumerate(step.reads):
-            low, high = step.input_rows(self.made[number], goals[number]) if place == 0 else (self.made[number], goals[number])
-            last = self._needed(view, low, high)
-            for before in range(self.plan.first, number):
-                result = self.steps[before].result
-                if result.store == view.store:
-                    rows = result.rows if view.flat or result.flat else min(result.rows, max(0, -(-(last - result.first_row) // result.step)))
-                    goals[before] = max(goals[before], rows)
+        share = _rounded(-(-step.result.rows // self.plan.stripes), step.row_unit)
+        while self.made[number] < goal:
+            first = self.made[number]
+            last = step.result.rows if step.whole else min(step.result.rows, _rounded(min(goal, first + share), step.row_unit))
+            for place, view in enumerate(step.reads):
+                low, high = step.input_rows(first, last) if place == 0 else (first, last)
+                self._provide(view, self._needed(view, low, high), number)
+            if step.result.store in self.plan.rings:
+                self._keep(step.result.store, _store_row(step.result, last - 1) + 1)
+            self.actions.append(Run(number, first, last))
+            self.made[number] = last
+            self._save(step.result.store)
+
+    def _provide(self, view: View, last: int, reader: int) -> None:
+        """Have rows of a store up to `last`, for a step that comes behind its writers."""
+        if view.store in self.loaded and last > self.loaded[view.store]:
+            self._keep(view.store, last)
+            self.actions.append(Load(view.store, self.loaded[view.store], last))
+            self.loaded[view.store] = last
+        for number in self.writers.get(view.store, ()):
+            if number < reader:
+                result = self.steps[number].result
+                part = view.flat or result.flat
+                rows = result.rows if part else min(result.rows, max(0, -(-(last - result.first_row) // result.step)))
+                self._make(number, rows)
 
     def _needed(self, view: View, first: int, last: int) -> int:
         """The row behind the last of a store for rows of a view."""
@@ -160,17 +152,17 @@ class _Progress:
                 low = min(low, _store_row(view, row if view.rows > 1 else 0))
         if store in self.saved:
             low = min(low, self.saved[store])
-        if any(self.steps[number].result.flat or self.steps[number].whole for number in self.writers[store]):
+        if any(self.steps[number].result.flat or self.steps[number].whole for number in self.writers.get(store, ())):
             low, self.top[store] = 0, self.stores[store].rows
         self.capacity[store] = min(self.stores[store].rows, max(self.capacity[store], self.top[store] - low))
 
-    def _save(self, store: int) -> Iterator[Save]:
-        """Rows that all steps have written."""
+    def _save(self, store: int) -> None:
+        """Copy rows that all steps have written."""
         if store not in self.saved:
             return
         done = min(self._written(self.steps[number].result, self.made[number]) for number in self.writers[store])
         if done > self.saved[store]:
-            yield Save(store, self.saved[store], done)
+            self.actions.append(Save(store, self.saved[store], done))
             self.saved[store] = done
 
     def _written(self, view: View, made: int) -> int:
@@ -179,6 +171,10 @@ class _Progress:
         if made >= view.rows:
             return rows
         return 0 if view.flat or view.step > 1 else _store_row(view, made)
+
+
+def _rounded(rows: int, unit: int) -> int:
+    return -(-rows // unit) * unit
 
 
 def _store_row(view: View, row: int) -> int:

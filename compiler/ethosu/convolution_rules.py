@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.ethosu.lowering import Lowering, Rule
 from compiler.ethosu.network import NetworkOperator
 from compiler.ethosu.scaling import product_scaling
-from compiler.ethosu.step import ZEROS, Records, Window
+from compiler.ethosu.step import DOUBLE, NATURAL, ZEROS, Records, Window
 from compiler.ethosu.tflite_schema import SAME
 from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel, padding_before, window_of
 
@@ -44,7 +44,7 @@ def _dense(lowering: Lowering, operator: NetworkOperator) -> None:
     weights = _weights(lowering, operator.inputs[1])
     if lowering.tensor(operator.inputs[0]).image != (1, 1, weights.shape[1]):
         raise lowering.refuse(f"an input of {list(lowering.tensor(operator.inputs[0]).shape)}: expected [1, {weights.shape[1]}]")
-    _add(lowering, operator, "CONV", weights[:, None, None, :], Window())
+    _add(lowering, operator, "CONV", weights[:, None, None, :], Window(), NATURAL)  # that kernel of TFLite rounds once
 
 
 def _transposed(lowering: Lowering, operator: NetworkOperator) -> None:
@@ -71,12 +71,12 @@ def _weights(lowering: Lowering, number: int) -> NDArray[np.int16]:
     return values.astype(np.int16)
 
 
-def _add(lowering: Lowering, operator: NetworkOperator, unit: str, weights: NDArray[np.int16], window: Window) -> None:
+def _add(lowering: Lowering, operator: NetworkOperator, unit: str, weights: NDArray[np.int16], window: Window, rounding: int = DOUBLE) -> None:
     x, kernel, *rest = operator.inputs
     result = operator.outputs[0]
     records = _records(lowering, operator, kernel, rest[0] if rest else -1, len(weights))
     bounds = lowering.bounds(operator.options["activation"], result)
-    fields: dict[str, Any] = {"weights": weights, "records": records, "window": window}
+    fields: dict[str, Any] = {"weights": weights, "records": records, "window": window, "rounding": rounding}
     lowering.add(unit, (lowering.view(x),), lowering.view(result), **fields, **bounds)
 
 
