@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 ALIGN = 16
 
@@ -11,7 +11,7 @@ ALIGN = 16
 class Buffer(NamedTuple):
     """Bytes from time `begin` to time `end`, both included."""
 
-    key: Hashable
+    key: Any
     size: int
     begin: int
     end: int
@@ -24,9 +24,9 @@ class Placed(NamedTuple):
     address: int
 
 
-def allocate(buffers: Iterable[Buffer], fixed: Iterable[Placed] = ()) -> tuple[Mapping[Hashable, int], int]:
+def allocate(buffers: Iterable[Buffer], fixed: Iterable[Placed] = ()) -> tuple[dict[Any, int], int]:
     """Address of each buffer by its key, and the end of the highest one.  fixed: buffers that have addresses already."""
-    placed, addresses = list(fixed), dict[Hashable, int]()
+    placed, addresses = list(fixed), dict[Any, int]()
     for buffer in sorted(buffers, key=lambda item: (-item.size, item.begin, str(item.key))):
         address = 0
         for other, first in sorted(placed, key=lambda item: item.address):

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.ethosu.network import NetworkOperator
+from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import product_scaling
 from compiler.ethosu.step import DOUBLE, NATURAL, ZEROS, Records, Window
-from compiler.ethosu.tflite_schema import SAME
+from compiler.frontend.tflite.schema import SAME
 from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel, padding_before, window_of
 
 _LARGEST_BIAS = 1 << 39

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.ethosu.network import NetworkOperator
+from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import pair_scaling, sum_scaling
 from compiler.ethosu.step import OperandScale
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ethosu.network import Network, NetworkOperator, Tensor
+from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor
 from compiler.ethosu.scaling import activation_bounds
 from compiler.ethosu.step import Step, Store, View
 from simulator.npu.errors import UnsupportedError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.ethosu.lowering import Lowering, Rule, concatenated_axis
-from compiler.ethosu.network import NetworkOperator
+from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import POINT, quotient_scaling
 from compiler.ethosu.step import NEAREST, Records, View, Window
 

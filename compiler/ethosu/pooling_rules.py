@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.ethosu.network import NetworkOperator
+from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import average_scaling, mean_scaling
 from compiler.ethosu.step import Window
 from compiler.ethosu.window_rules import HIGHEST_POOL, check_kernel, window_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,8 +44,11 @@ class CommandStream(NamedTuple):
     layouts: tuple[SegmentLayout, ...]
 
 
-def emit_stream(network: SegmentedNetwork, sram: int) -> CommandStream:
-    """The stream of a network.  sram: bytes that it may use.  Raises `InfeasibleError` where a segment does not fit."""
+def emit_stream(network: SegmentedNetwork, sram: int, borders: Mapping[int, int], borders_end: int) -> CommandStream:
+    """The stream of a network.  sram: bytes that it may use.  Raises `InfeasibleError` where a segment does not fit.
+
+    borders: offsets in the arena of the network's inputs and outputs, and of others that the stream leaves alone, up to `borders_end`.
+    """
     held_places, held_end = _place_held(network)
     if held_end > sram:
         raise InfeasibleError(f"held tensors: {held_end:,} bytes of SRAM, {sram:,} are there: expected fewer")
@@ -56,7 +60,7 @@ def emit_stream(network: SegmentedNetwork, sram: int) -> CommandStream:
             if buffer.begin <= number <= buffer.end
         )
         layouts.append(lay_out_segment(network, number, sram, meanwhile))
-    emitter = _Emitter(network, {buffer.key: address for buffer, address in held_places})
+    emitter = _Emitter(network, {buffer.key: address for buffer, address in held_places}, borders, borders_end)
     for layout in layouts:
         emitter.write_segment(layout)
     words = emitter.writer.stop()
@@ -78,25 +82,27 @@ def _place_held(network: SegmentedNetwork) -> tuple[tuple[Placed, ...], int]:
 class _Emitter:
     """Words and constants as they grow."""
 
-    def __init__(self, network: SegmentedNetwork, held: dict[Any, int]) -> None:
+    def __init__(self, network: SegmentedNetwork, held: dict[Any, int], borders: Mapping[int, int], borders_end: int) -> None:
         self.network, self.lowered, self.held = network, network.lowered, held
         self.writer, self.tables_loaded = CommandWriter(), 0
         self._parts, self._end = list[bytes](), 0
         self._known = dict[tuple[str, int, int] | bytes, int]()
         self._tables = OrderedDict[bytes, int]()
-        self._dram, self.arena = self._place_arena()
+        self._dram, self.arena = self._place_arena(borders, borders_end)
 
-    def _place_arena(self) -> tuple[dict[int, int], int]:
+    def _place_arena(self, borders: Mapping[int, int], borders_end: int) -> tuple[dict[int, int], int]:
         """Addresses in DRAM of all tensors that are not in SRAM alone."""
+        network = self.lowered.network
+        outside = {self.lowered.homes[number].store: borders[number] for number in (*network.inputs, *network.outputs)}
         inside = {store for number in range(len(self.network.plan.segments)) for store in self.network.cascade(number, 1).inside}
         buffers = []
         for number, store in enumerate(self.lowered.stores):
-            needed = number in self.network.writers and store.constant is None and number not in self.held
-            if needed and (number not in inside or number in self.network.outside):
+            if number in self.network.writers and store.constant is None and number not in {*self.held, *inside, *outside}:
                 size = store.rows * row_bytes(store, number in self.network.bricks)
                 buffers.append(Buffer(number, size, *self.network.lifetime(number)))
-        addresses, end = allocate(buffers)
-        return {int(str(key)): address for key, address in addresses.items()}, max(end, ALIGN)
+        taken = Placed(Buffer(None, borders_end, -1, len(self.network.plan.segments)), 0)
+        addresses, end = allocate(buffers, [taken])
+        return outside | {buffer.key: addresses[buffer.key] for buffer in buffers}, max(end, ALIGN)
 
     def constants(self) -> NDArray[np.uint8]:
         """All of them."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.ethosu.network import NetworkOperator, Tensor
+from compiler.frontend.tflite.network import NetworkOperator, Tensor
 from compiler.ethosu.scaling import POINT, Scaling, quantize_multiplier
 
 Table = NDArray[np.int8]

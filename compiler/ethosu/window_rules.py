@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compiler.ethosu.lowering import Lowering
-from compiler.ethosu.network import NetworkOperator
+from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.step import Window
-from compiler.ethosu.tflite_schema import SAME
+from compiler.frontend.tflite.schema import SAME
 
 LONGEST_STRIDE, LONGEST_DILATION = 3, 2
 HIGHEST_KERNEL, HIGHEST_POOL = 64, 256

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ethosu.flatbuffer import Table, read_root
-from compiler.ethosu.tflite_schema import (
+from compiler.frontend.tflite.flatbuffer import Table, read_root
+from compiler.frontend.tflite.schema import (
     BUFFER_DATA,
     BY_NUMBER,
     CUSTOM,

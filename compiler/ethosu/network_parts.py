@@ -1,0 +1,89 @@
+"""Parts of a network: runs of operators that the part executes, and operators between them that stay with the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from compiler.ethosu.addresses import ALIGN
+from compiler.ethosu.lowering import find_refusals, lower_network
+from compiler.ethosu.operator_rules import RULES
+from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
+from compiler.ethosu.stream import CommandStream, emit_stream
+from compiler.frontend.tflite.network import Network
+from simulator.npu.errors import UnsupportedError
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPart:
+    """Operators [first, last) of a network in one stream."""
+
+    first: int
+    last: int
+    network: Network
+    stream: CommandStream
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledNetwork:
+    """Streams of a network.  left: operators of the processor, with the reason.  borders: offsets in the arena of tensors between parts."""
+
+    network: Network
+    parts: tuple[StreamPart, ...]
+    left: Mapping[int, str]
+    borders: Mapping[int, int]
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the arena in DRAM."""
+        return max(part.stream.arena for part in self.parts)
+
+    @property
+    def fast(self) -> int:
+        """Bytes of SRAM."""
+        return max(part.stream.fast for part in self.parts)
+
+
+def compile_network(network: Network, plan: StreamPlan, sram: int) -> CompiledNetwork:
+    """Streams of all operators that the part runs.  Raises `UnsupportedError` where that is none, `InfeasibleError` without room."""
+    left = dict(find_refusals(network, RULES))
+    runs = list[tuple[int, int]]()
+    for number in range(len(network.operators)):
+        if number not in left:
+            joined = bool(runs) and runs[-1][1] == number
+            runs[-1:] = [(runs[-1][0], number + 1)] if joined else [*runs[-1:], (number, number + 1)]
+    if not runs:
+        raise UnsupportedError(f"no operator for the part: {next(iter(left.values()), 'the network is empty')}")
+    networks = [_part(network, first, last) for first, last in runs]
+    borders, end = dict[int, int](), 0
+    for part in networks:
+        for tensor in (*part.inputs, *part.outputs):
+            if tensor not in borders:
+                borders[tensor] = end
+                end += -(-network.tensors[tensor].nbytes // ALIGN) * ALIGN
+    parts = list[StreamPart]()
+    for (first, last), part in zip(runs, networks, strict=True):
+        segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last))
+        parts.append(StreamPart(first, last, part, emit_stream(segmented, sram, borders, end)))
+    return CompiledNetwork(network, tuple(parts), left, borders)
+
+
+def _part(network: Network, first: int, last: int) -> Network:
+    """Operators by themselves; what they read from elsewhere are inputs, what others read are outputs."""
+    own = network.operators[first:last]
+    made = {number for operator in own for number in operator.outputs}
+    read = dict.fromkeys(number for operator in own for number in operator.inputs if number >= 0)
+    constant = {number for number in read if network.tensors[number].data is not None}
+    others = {number for operator in (*network.operators[:first], *network.operators[last:]) for number in operator.inputs}
+    outputs = [number for operator in own for number in operator.outputs if number in others or number in network.outputs]
+    return replace(network, operators=own, inputs=tuple(n for n in read if n not in made | constant), outputs=tuple(outputs))
+
+
+def _part_plan(plan: StreamPlan, first: int, last: int) -> StreamPlan:
+    """Segments of operators [first, last), cut where they go beyond."""
+    cut = (
+        StreamSegment(max(first, segment.first) - first, min(last, segment.last) - first, segment.stripes)
+        for segment in plan.segments
+        if segment.first < last and first < segment.last
+    )
+    return replace(plan, segments=tuple(cut))
