@@ -37,8 +37,8 @@ from simulator.npu.errors import UnsupportedError
 MACS_LOG2, SHARED_KIB = 8, 48
 """Of the part with 256 multiply-accumulates per cycle."""
 _CONFIG, _STREAM, _NOP, _ALIGN_WORDS = 1, 2, 5, 4
-_VERSION, _ID = 0, 0x1001_6000
-"""Of the configuration: version of the stream's format, and the architecture 1.0.6 that it was written for."""
+_FORMAT, _ARCHITECTURE = 1 << 4, 0x1006_0000
+"""Of the configuration: version of the driver's actions, and the architecture 1.0.6 that the stream is for."""
 _CUSTOM_OPTIONS = bytes((1, 4, 1))
 """The number 1 as a flexbuffer."""
 _NO_OFFSET = -1
@@ -47,8 +47,8 @@ RAW_MAGIC, RAW_VERSION = b"U65S", 1
 
 def driver_payload(words: tuple[int, ...]) -> bytes:
     """Driver actions around the words of a stream, which begin at a multiple of 16 bytes."""
-    config = PRODUCT_U65 << 28 | SHARED_KIB << 8 | _VERSION << 4 | MACS_LOG2
-    front = [MAGIC, _CONFIG, config, _ID]
+    config = PRODUCT_U65 << 28 | SHARED_KIB << 8 | MACS_LOG2
+    front = [MAGIC, _FORMAT << 16 | _CONFIG, config, _ARCHITECTURE]
     front += [_NOP] * (-(len(front) + 1) % _ALIGN_WORDS)
     length = _STREAM | (len(words) >> 16 & 0xFF) << 8 | (len(words) & 0xFFFF) << 16
     return np.array([*front, length, *words], "<u4").tobytes()
@@ -81,7 +81,7 @@ class _FileWriter:
             else:
                 operators.append(self.builtin(place))
                 place += 1
-        offsets = np.array([0, 0, len(self.offsets), *self.offsets], "<i4")
+        offsets = np.array([0, 1, len(self.offsets), *self.offsets], "<i4")
         graph = {
             SubGraph.TENSORS: self.tensors, SubGraph.INPUTS: np.array(ends[0], "<i4"), SubGraph.OUTPUTS: np.array(ends[1], "<i4"),
             SubGraph.OPERATORS: operators, SubGraph.NAME: b"main",
@@ -129,8 +129,10 @@ class _FileWriter:
             self.kinds[kind] = len(self.codes)
             number = BY_NAME[kind].number if kind in BY_NAME else CUSTOM
             custom = None if kind in BY_NAME else kind.encode()
-            fields: Fields = {Code.OLD: Scalar("b", min(number, 127)), Code.CUSTOM: custom, Code.VERSION: Scalar("i", 1 if custom else 2), Code.BUILTIN: Scalar("i", number)}
-            self.codes.append(fields)
+            version = Scalar("i", 1 if custom else self.network.versions.get(kind, 1))
+            self.codes.append({
+                Code.OLD: Scalar("b", min(number, 127)), Code.CUSTOM: custom, Code.VERSION: version, Code.BUILTIN: Scalar("i", number),
+            })  # fmt: skip
         return self.kinds[kind]
 
     def custom(self, part: StreamPart) -> Fields:
@@ -138,7 +140,7 @@ class _FileWriter:
         payload, constants = np.frombuffer(driver_payload(part.stream.words), np.uint8), part.stream.constants
         inputs = [
             self.octets(f"command_stream{part.first}", len(payload), payload), self.octets(f"constants{part.first}", len(constants), constants),
-            self.octets(f"arena{part.first}", self.compiled.arena, None, 0), self.octets(f"sram{part.first}", part.stream.fast, None),
+            self.octets(f"arena{part.first}", self.compiled.arena, None, 0), self.octets(f"sram{part.first}", part.stream.fast, None, 0),
             *(self.tensor(place.tensor) for place in part.stream.inputs),
         ]  # fmt: skip
         outputs = [self.tensor(place.tensor) for place in part.stream.outputs]
@@ -160,13 +162,18 @@ class _FileWriter:
         return {OperatorField.CODE: Scalar("I", self.code(kind)), OperatorField.INPUTS: ends[0], OperatorField.OUTPUTS: ends[1]}
 
 
-def write_raw(part: StreamPart) -> bytes:
-    """Words and constants of a stream behind a header of words: magic, version, then bytes of stream, constants, arena and SRAM, the numbers
-    of inputs and outputs, and of each its offset in the arena and its bytes."""
-    stream = part.stream
-    places = [*stream.inputs, *stream.outputs]
-    sizes = [part.network.tensors[place.tensor].nbytes for place in places]
-    head = [RAW_VERSION, 4 * len(stream.words), len(stream.constants), stream.arena, stream.fast, len(stream.inputs), len(stream.outputs)]
-    head += [value for place, size in zip(places, sizes, strict=True) for value in (place.offset, size)]
-    raw = RAW_MAGIC + struct.pack(f"<{len(head)}I", *head) + np.array(stream.words, "<u4").tobytes()
-    return raw + bytes(-len(raw) % 16) + stream.constants.tobytes()
+def write_raw(compiled: CompiledNetwork) -> bytes:
+    """All streams in order, behind magic, version and their number.  Each is a header of words, then words, then constants.
+
+    The header has the bytes of words, constants, arena and SRAM, the numbers of inputs and outputs, and of each of them its offset in the
+    arena and its bytes.  Words and constants begin at multiples of 16 bytes.
+    """
+    out = bytearray(RAW_MAGIC + struct.pack("<2I", RAW_VERSION, len(compiled.parts)))
+    for part in compiled.parts:
+        stream = part.stream
+        places = [(place.offset, part.network.tensors[place.tensor].nbytes) for place in (*stream.inputs, *stream.outputs)]
+        head = [4 * len(stream.words), len(stream.constants), compiled.arena, stream.fast, len(stream.inputs), len(stream.outputs)]
+        head += [value for place in places for value in place]
+        for section in (struct.pack(f"<{len(head)}I", *head), np.array(stream.words, "<u4").tobytes(), stream.constants.tobytes()):
+            out += section + bytes(-(len(out) + len(section)) % 16)
+    return bytes(out)

@@ -1,4 +1,4 @@
-"""Operators that move values: reshaping, concatenation, resizing, changes of scale, and activations by bounds."""
+"""Operators that move values: reshaping, concatenation, slices, padding, resizing, changes of scale, and activations by bounds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from compiler.ethosu.lowering import Lowering, Rule, concatenated_axis
 from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import POINT, quotient_scaling
 from compiler.ethosu.step import NEAREST, Records, View, Window
+from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel
 
 
 def _copy(lowering: Lowering, source: View, result: View) -> None:
@@ -48,6 +49,34 @@ def _concatenate(lowering: Lowering, operator: NetworkOperator) -> None:
         place += x.image[axis]
 
 
+def _slice(lowering: Lowering, operator: NetworkOperator) -> None:
+    source, result = lowering.view(operator.inputs[0], 0), lowering.view(operator.outputs[0], 0)
+    begin = [0, 0, 0, *lowering.constant(operator.inputs[1], "beginnings").ravel().tolist()][-3:]
+    part = source._replace(
+        rows=result.rows, columns=result.columns, channels=result.channels, first_row=source.first_row + begin[0],
+        first_column=source.first_column + begin[1], first_channel=source.first_channel + begin[2],
+    )  # fmt: skip
+    if source.flat:
+        raise lowering.refuse("a slice of a tensor that is reshaped: expected one with its own shape")
+    _copy(lowering, part, result)
+
+
+def _pad(lowering: Lowering, operator: NetworkOperator) -> None:
+    """A depthwise convolution whose kernel has a single 1, as its padding is the zero point."""
+    pads = lowering.constant(operator.inputs[1], "widths").reshape(-1, 2).tolist()
+    *others, (top, bottom), (left, right), channels = [[0, 0], [0, 0], [0, 0], *pads][-4:]
+    if any(map(any, [*others, channels])):
+        raise lowering.refuse(f"padding {pads}: expected only rows and columns")
+    kernel = np.zeros((top + bottom + 1, left + right + 1), np.int16)
+    kernel[bottom, right] = 1
+    window = Window(*kernel.shape, top=top + bottom, left=left + right)
+    check_kernel(lowering, window, HIGHEST_KERNEL)
+    source, result = lowering.view(operator.inputs[0]), lowering.view(operator.outputs[0])
+    weights = np.broadcast_to(kernel[None, :, :, None], (source.channels, *kernel.shape, 1))
+    records = Records(*(np.full(source.channels, value, np.int64) for value in (0, 1 << 30, 30)))
+    lowering.add("DEPTHWISE", (source,), result, window=window, weights=weights, records=records)
+
+
 def _clip(activation: int) -> Rule:
     def rule(lowering: Lowering, operator: NetworkOperator) -> None:
         x, y = operator.inputs[0], operator.outputs[0]
@@ -78,51 +107,57 @@ def _nearest(lowering: Lowering, operator: NetworkOperator) -> None:
         source = target
 
 
-_QUARTERS = {True: (((-1, 1), (0, 3)), ((0, 3), (1, 1))), False: (((0, 4),), ((0, 2), (1, 2)))}
-"""By whether pixels have their centres at halves: of even and odd results, places of inputs beside their own with quarters of weight."""
+_Run = tuple[int, int, int, list[int]]
+"""First result, how many, first input, and weights of neighbouring inputs."""
+_LARGEST_FACTOR = 4
 
 
 def _bilinear(lowering: Lowering, operator: NetworkOperator) -> None:
-    """Even and odd rows and columns by themselves, and of each those at the border, where one input counts for two.
+    """Results of each phase by themselves, and of each those at the border, where one input counts for two.
 
-    Raw integers are weighted in sixteenths, halves away from zero.  Weights are doubled, as the first of two roundings drops a bit.
+    Raw integers are weighted, halves away from zero.  Weights are doubled, as the first of two roundings drops a bit.
     """
-    if _doublings(lowering, operator) != 1:
-        raise lowering.refuse("more than twice the rows: expected twice as many")
+    factor = 1 << _doublings(lowering, operator)
+    if factor > _LARGEST_FACTOR:
+        raise lowering.refuse(f"{factor} times the rows: expected at most {_LARGEST_FACTOR}")
     source, result = lowering.view(operator.inputs[0], 0), lowering.view(operator.outputs[0], 0)
-    phases = _QUARTERS[operator.options["half_pixel_centers"]]
+    phases = [_taps(phase, factor, operator.options["half_pixel_centers"]) for phase in range(factor)]
     for y, row_taps in enumerate(phases):
         for x, column_taps in enumerate(phases):
-            for rows in _ranges(row_taps, source.rows):
-                for columns in _ranges(column_taps, source.columns):
-                    _phase(lowering, source, result, (y, x), rows, columns)
+            for rows in _runs(row_taps, source.rows):
+                for columns in _runs(column_taps, source.columns):
+                    _add_phase(lowering, source, result, (y, x), rows, columns, factor)
 
 
-def _ranges(taps: tuple[tuple[int, int], ...], size: int) -> list[tuple[int, int, int, list[int]]]:
-    """Runs of results: first, count, first input, and weights of neighbouring inputs in quarters."""
-    low, high = max(0, -taps[0][0]), size - max(0, taps[-1][0])
-    runs = [(0, 1, 0, [4])] if low else []
+def _taps(phase: int, factor: int, half: bool) -> list[tuple[int, int]]:
+    """Inputs beside its own that a result of a phase reads, with weights whose sum is twice the factor."""
+    unit = 2 * factor
+    first, weight = divmod(2 * phase + 1 - factor if half else 2 * phase, unit)
+    return [tap for tap in ((first, unit - weight), (first + 1, weight)) if tap[1]]
+
+
+def _runs(taps: list[tuple[int, int]], size: int) -> list[_Run]:
+    """Results of a phase: where all inputs are there, and those at either border."""
+    low, high, alone = max(0, -taps[0][0]), size - max(0, taps[-1][0]), [sum(weight for _, weight in taps)]
+    runs: list[_Run] = [(0, 1, 0, alone)] if low else []
     if low < high:
         runs.append((low, high - low, low + taps[0][0], [weight for _, weight in taps]))
-    return runs + ([(size - 1, 1, size - 1, [4])] if high < size else [])
+    return runs + ([(size - 1, 1, size - 1, alone)] if high < size else [])
 
 
-def _phase(
-    lowering: Lowering, source: View, result: View, phase: tuple[int, int], rows: tuple[int, int, int, list[int]],
-    columns: tuple[int, int, int, list[int]],
-) -> None:  # fmt: skip
+def _add_phase(lowering: Lowering, source: View, result: View, phase: tuple[int, int], rows: _Run, columns: _Run, factor: int) -> None:
     kernel = 2 * np.outer(rows[3], columns[3]).astype(np.int16)
     read = source._replace(
         rows=rows[1] + len(rows[3]) - 1, columns=columns[1] + len(columns[3]) - 1,
         first_row=source.first_row + rows[2], first_column=source.first_column + columns[2],
     )  # fmt: skip
     target = result._replace(
-        rows=rows[1], columns=columns[1], first_row=result.first_row + 2 * rows[0] + phase[0],
-        first_column=result.first_column + 2 * columns[0] + phase[1], step=2,
+        rows=rows[1], columns=columns[1], first_row=result.first_row + factor * rows[0] + phase[0],
+        first_column=result.first_column + factor * columns[0] + phase[1], step=factor,
     )  # fmt: skip
-    channels = source.channels
-    records = Records(*(np.full(channels, value, np.int64) for value in (0, 1 << 30, POINT + 4)))
-    weights = np.broadcast_to(kernel[None, :, :, None], (channels, *kernel.shape, 1))
+    shift = POINT + 2 * factor.bit_length()
+    records = Records(*(np.full(source.channels, value, np.int64) for value in (0, 1 << 30, shift)))
+    weights = np.broadcast_to(kernel[None, :, :, None], (source.channels, *kernel.shape, 1))
     lowering.add("DEPTHWISE", (read,), target, window=Window(*kernel.shape), weights=weights, records=records)
 
 
@@ -130,6 +165,8 @@ RULES: Mapping[str, Rule] = {
     "RESHAPE": _reshape,
     "SQUEEZE": _reshape,
     "CONCATENATION": _concatenate,
+    "SLICE": _slice,
+    "PAD": _pad,
     "QUANTIZE": _clip(0),
     "RELU": _clip(1),
     "RELU_N1_TO_1": _clip(2),

@@ -22,7 +22,7 @@ NEAREST, ZEROS = 1, 2
 class View(NamedTuple):
     """[rows, columns, channels] of a store, from a place in it on.  zero: zero point as the part subtracts or adds it.
 
-    step: 2 where it has every second row and column of the store.  flat: whether it has the store's bytes in order, in another shape.
+    step: of rows and columns in the store, 2 where it has every second one.  flat: whether it has the store's bytes in order, in another shape.
     """
 
     store: int

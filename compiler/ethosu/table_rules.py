@@ -48,6 +48,15 @@ def _leaky_relu(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.i
     return np.array([_scaled(int(v), positive if v >= 0 else negative) for v in _CODES - x.zero]) + y.zero
 
 
+def _absolute(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
+    """The quotient of scales is in float32; nothing is scaled where both are equal."""
+    values = np.abs(_CODES - x.zero)
+    if x.scale == y.scale:
+        return values + y.zero
+    scaling = quantize_multiplier(float(x.scale / y.scale))
+    return np.array([_scaled(int(v), scaling) for v in values]) + y.zero
+
+
 def _hard_swish(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
     """HardSwish in fixed point of 16 bits: a product of the input and of its part between -3 and 3."""
     fine = np.float32(1 / 128) * x.scale
@@ -98,5 +107,6 @@ RULES: Mapping[str, Rule] = {
     "LOGISTIC": _by_table(_logistic),
     "TANH": _by_table(_tanh),
     "LEAKY_RELU": _by_table(_leaky_relu),
+    "ABS": _by_table(_absolute),
     "HARD_SWISH": _by_table(_hard_swish),
 }

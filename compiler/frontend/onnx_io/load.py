@@ -33,6 +33,7 @@ from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
 from compiler.frontend.onnx_io.protobuf_wire import Data, tensor_pieces
 from compiler.frontend.onnx_io.random_weights import draw_weights
 from compiler.frontend.onnx_io.shape_inference import infer_and_fold
+from compiler.frontend.tflite.to_onnx import TFLITE, model_of_tflite
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, FLOATS, widen_model, widen_tensor
 from simulator.onnx_names import DOMAIN, SEAL_KEY, fresh_name, names_read, refill
@@ -115,9 +116,12 @@ def _of_file(path: Path, random: bool) -> ModelProto:
         raise BadInputError(f"{path}: the file is empty, expected an ONNX model")
     _check_total(size, str(path))
     try:
-        model = _parsed(path.read_bytes(), str(path))
+        data = path.read_bytes()
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if path.suffix == TFLITE:
+        return model_of_tflite(data, str(path))
+    model = _parsed(data, str(path))
     try:
         tensors = list(_get_all_tensors(model))
         _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in tensors), str(path))

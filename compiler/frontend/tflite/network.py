@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,12 +83,13 @@ class NetworkOperator:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Operators in order, and tensors by number.  inputs, outputs: numbers of tensors of the model."""
+    """Operators in order, and tensors by number.  inputs, outputs: numbers of tensors of the model.  versions: of kinds of operators."""
 
     tensors: tuple[Tensor, ...]
     operators: tuple[NetworkOperator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    versions: Mapping[str, int] = field(default_factory=dict)
 
     def label(self, number: int) -> str:
         """An operator in messages."""
@@ -108,7 +109,8 @@ def read_network(data: bytes) -> Network:
     numbers = [*ends[0], *ends[1], *(number for operator in operators for number in (*operator.inputs, *operator.outputs) if number != -1)]
     if wrong := [number for number in numbers if not 0 <= number < len(tensors)]:
         raise BadInputError(f"tensor {wrong[0]}: expected 0 to {len(tensors) - 1}")
-    return Network(tensors, operators, *ends)
+    versions = {name: code.number(Code.VERSION, "i", 1) for (name, _), code in zip(kinds, root.tables(Model.CODES), strict=True)}
+    return Network(tensors, operators, *ends, versions)
 
 
 def _kind(code: Table) -> tuple[str, int]:

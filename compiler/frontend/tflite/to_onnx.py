@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor
+from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor, read_network
 from compiler.frontend.tflite.schema import SAME
-from simulator.npu.errors import UnsupportedError
+from simulator.npu.errors import BadInputError, UnsupportedError
 
 _OPSET = 17
 _ONNX_TYPES = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8}
@@ -23,6 +23,17 @@ _RANK = 4
 _TO_CHANNELS, _FROM_CHANNELS = (0, 3, 1, 2), (0, 2, 3, 1)
 NODE = "operator"
 """Beginning of the names of nodes; the operator's number is behind it."""
+
+
+TFLITE = ".tflite"
+
+
+def model_of_tflite(data: bytes, where: str) -> ModelProto:
+    """The model of a file's bytes.  Raises `BadInputError` and `UnsupportedError` with `where` in front."""
+    try:
+        return to_onnx(read_network(data))
+    except (BadInputError, UnsupportedError) as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def to_onnx(network: Network) -> ModelProto:

@@ -1,0 +1,51 @@
+"""Files of a compiled `.tflite` model, from the plans of a run: custom operators for the part's own stack, and raw words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from compiler.ethosu.driver_file import write_raw, write_tflite
+from compiler.ethosu.network_parts import CompiledNetwork, compile_network
+from compiler.ethosu.plan_mapping import map_plan
+from compiler.frontend.tflite.network import read_network
+from compiler.model import LoweredModel
+from compiler.plan.plan import Plan
+from simulator.npu.errors import BadInputError
+
+MACHINES = ("ethos-u65-256",)
+"""Machines that are this part."""
+
+
+class StreamFiles(NamedTuple):
+    """Contents of files by their suffix.  lines: what they have, for a report."""
+
+    files: Mapping[str, bytes]
+    lines: tuple[str, ...]
+
+
+def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> StreamFiles:
+    """Files of the plan of the first level.  Raises `BadInputError` for another machine, `InfeasibleError` where SRAM is too small."""
+    machine = opened.machine
+    if machine.name not in MACHINES:
+        raise BadInputError(f"machine {machine.name}: command streams are written for {', '.join(MACHINES)}")
+    compiled = compile_plan(opened, plans[next(iter(machine.contention))])
+    return StreamFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, tuple(_lines(compiled)))
+
+
+def compile_plan(opened: LoweredModel, plan: Plan) -> CompiledNetwork:
+    """Streams of a model that was read from a `.tflite` file."""
+    network = read_network(opened.source.model.read_bytes())
+    results = {spec.name: spec.operator.y for target_graph in opened.target_graphs for spec in target_graph.operators}
+    return compile_network(*map_plan(network, plan, results), opened.machine.buffers_bytes["L1"])
+
+
+def _lines(compiled: CompiledNetwork) -> list[str]:
+    lines = []
+    for part in compiled.parts:
+        stream = part.stream
+        lines.append(
+            f"operators {part.first} to {part.last - 1}: {len(stream.words):,} words, {stream.planned.total:,} bytes of DRAM moved, "
+            f"{stream.arena:,} in use, {stream.fast:,} bytes of SRAM"
+        )
+    return lines + [f"left to the processor: {reason.partition(': expected one of ')[0]}" for reason in compiled.left.values()]
