@@ -11,11 +11,6 @@ from compiler.ethosu.plan_mapping import map_plan
 from compiler.frontend.tflite.network import read_network
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
-from simulator.npu.errors import BadInputError
-
-MACHINES = ("ethos-u65-256",)
-"""Machines that are this part."""
-
 
 class StreamFiles(NamedTuple):
     """Contents of files by their suffix.  lines: what they have, for a report."""
@@ -25,11 +20,8 @@ class StreamFiles(NamedTuple):
 
 
 def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> StreamFiles:
-    """Files of the plan of the first level.  Raises `BadInputError` for another machine, `InfeasibleError` where SRAM is too small."""
-    machine = opened.machine
-    if machine.name not in MACHINES:
-        raise BadInputError(f"machine {machine.name}: command streams are written for {', '.join(MACHINES)}")
-    compiled = compile_plan(opened, plans[next(iter(machine.contention))])
+    """Files of the plan of the first level.  Raises `InfeasibleError` where SRAM is too small."""
+    compiled = compile_plan(opened, plans[next(iter(opened.machine.contention))])
     return StreamFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, tuple(_lines(compiled)))
 
 
@@ -37,7 +29,7 @@ def compile_plan(opened: LoweredModel, plan: Plan) -> CompiledNetwork:
     """Streams of a model that was read from a `.tflite` file."""
     network = read_network(opened.source.model.read_bytes())
     results = {spec.name: spec.operator.y for target_graph in opened.target_graphs for spec in target_graph.operators}
-    return compile_network(*map_plan(network, plan, results), opened.machine.buffers_bytes["L1"])
+    return compile_network(*map_plan(network, plan, results), opened.machine.buffers_bytes.L1)
 
 
 def _lines(compiled: CompiledNetwork) -> list[str]:

@@ -76,7 +76,8 @@ def compile_(
     from simulator.npu.parts import DataType
     from simulator.objective import frames_of
     from tuner.cli.predicted_plans import unmeasured_plans
-    from tuner.cli.write_file import write_compiled, write_for_host
+    from tuner.cli.write_file import write_compiled, write_for_host, write_stack_file
+    from tuner.finalize.packagers import is_stack_file
     from tuner.measure.host import check_share
     from tuner.zoo.load import open_network
 
@@ -85,6 +86,8 @@ def compile_(
     stages = _stages(dump or (), dump_to, out, as_json)
     if out is None and check:
         raise BadInputError("--check: checks the file that is written; expected together with --out")
+    if check and is_stack_file(out):
+        raise BadInputError(f"--check: {out} is no ONNX file; expected --out FILE.onnx")
     if plan and (layerwise or predicted_by is not None):
         raise BadInputError(f"{'--layerwise' if layerwise else '--model'}: makes plans, so it does not go with --plan")
     npu = load_machine(machine)
@@ -112,6 +115,12 @@ def compile_(
         texts = texts_of(lowered, plans, names, stages)
         print_texts(texts) if dump_to is None else write_texts(texts, dump_to)
     if out is None:
+        return 0
+    if is_stack_file(out):
+        report = write_stack_file(lowered, plans, out, names)
+        show_report(report, as_json)
+        for line in () if as_json else (f"{out}: {out.stat().st_size:,} bytes",):
+            print_line(line)
         return 0
     report = write_compiled(lowered, plans, out, style, names)
     file_check = _checked(lowered, out, style) if check else None

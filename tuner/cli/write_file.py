@@ -12,9 +12,11 @@ from compiler.frontend.partition.partition import Partition
 from compiler.model import LoweredModel, ModelSpec
 from compiler.package.onnx_out import write_packed
 from compiler.plan.plan import Plan
+from simulator.npu.files import atomic_write
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.objective import Pace
 from simulator.onnx_names import Style
+from tuner.finalize.packagers import package_plans
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.host_lines import host_lines
 from tuner.measure.macs import program_macs
@@ -60,6 +62,15 @@ def write_compiled(
         "levels": _levels(lowered, measured),
     }
     return CompiledReport(compiled, values, (str(share), *work_lines(lowered), *out_of_range_lines(lowered.weights_beyond, dtype)))
+
+
+def write_stack_file(lowered: LoweredModel, plans: Mapping[str, Plan], out: Path, names: Mapping[str, str] | None = None) -> CompiledReport:
+    """Write the files of a part's own stack: `out`, and others of its name beside it.  The report's levels are the NPU's."""
+    report = write_compiled(lowered, plans, None, "function", names)
+    packaged = package_plans(lowered, plans)
+    for suffix, content in packaged.files.items():
+        atomic_write(out.with_suffix(suffix), [content])
+    return report._replace(lines=(*report.lines, *packaged.lines))
 
 
 def write_for_host(part: Partition, source: ModelSpec, reason: str, out: Path) -> CompiledReport:

@@ -9,13 +9,15 @@ from compiler.build import MeasuredModel, containers_of, measure, package, same_
 from compiler.model import LoweredModel
 from compiler.package import file_with_body
 from compiler.plan.plan import Plan
-from simulator.npu.errors import InfeasibleError, TilefarmError
+from simulator.npu.errors import InfeasibleError, TilefarmError, UnsupportedError
+from simulator.npu.files import atomic_write
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from tuner.config import NPU, TuneConfig
 from tuner.farm.board_finals import cycles_read
 from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.finalize.champions import ChosenPlans, write_plans
+from tuner.finalize.packagers import is_packaged, package_plans
 from tuner.platform.crash import error_line
 from tuner.platform.local_files import LocalPath
 from tuner.run_session import SessionEnd
@@ -46,7 +48,7 @@ class CompiledRun(NamedTuple):
 def compile_plans(
     opened: LoweredModel, end: SessionEnd[LocalPath], chosen: ChosenPlans, config: TuneConfig, request: TuneRequest
 ) -> CompiledRun:
-    """Compiled variants, written to `best.onnx` and `plans/`.  Raises `InfeasibleError` where the NPU has no program for a champion."""
+    """Compiled variants, written to `best.onnx` and `plans/`, and to the files of a part's own stack.  Raises `InfeasibleError` where the NPU has no program for a champion."""
     folder, searches, runs = end
     levels, simulated = runs[0].levels, config.target.name == NPU
     try:
@@ -68,13 +70,27 @@ def compile_plans(
     write_plans(folder.plans, {level: variant.plan for level, variant in shipped.variants.items()})
     baselines = measure(opened, chosen.baselines)
     package(opened, containers_of(opened, shipped.variants), folder.best, request.style)
+    unpackaged = _write_packaged(opened, {level: variant.plan for level, variant in shipped.variants.items()}, folder)
     same_as = same_programs(shipped.variants)
     try:
         values = _compare_values(opened, folder, same_as, request.style)
     except (TilefarmError, OSError) as error:  # a finished search is not lost because of a failed comparison
-        return CompiledRun(shipped, baselines, read, same_as, {}, (f"not compared with onnxruntime: {error_line(error)}",))
-    faults = tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
+        return CompiledRun(shipped, baselines, read, same_as, {}, (*unpackaged, f"not compared with onnxruntime: {error_line(error)}"))
+    faults = unpackaged + tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
     return CompiledRun(shipped, baselines, read, same_as, values, faults)
+
+
+def _write_packaged(opened: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath]) -> tuple[str, ...]:
+    """Files of a part's own stack beside `best.onnx`, where the machine has one; the reason where it has no room for the plans."""
+    if not is_packaged(opened):
+        return ()
+    try:
+        packaged = package_plans(opened, plans)
+    except (InfeasibleError, UnsupportedError) as error:  # a finished search is not lost because of it
+        return (f"no command stream: {error_line(error)}",)
+    for suffix, content in packaged.files.items():
+        atomic_write(folder.best.with_suffix(suffix), [content])
+    return ()
 
 
 def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:

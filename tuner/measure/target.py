@@ -1,4 +1,4 @@
-"""Targets: time the segments of a plan.
+"""Targets: time the segments of a plan.  Packagers: write plans as a part's own stack loads them.
 
 The NPU is built in (`tuner.measure.npu_target`): it writes records, schedules them and simulates the program, or passes it to a runner.
 The search only knows plans and the results of a target; docs/targets.md shows another target.
@@ -6,12 +6,13 @@ The search only knows plans and the results of a target; docs/targets.md shows a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.model import LoweredModel
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.target.target_graph import TargetGraph
 from tuner.log.record import RESULTS
@@ -47,6 +48,22 @@ class MakesTarget(Protocol):
     """A class of targets."""
 
     def __call__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> Target: ...
+
+
+class PackagedFiles(NamedTuple):
+    """Contents of files by suffix, the main one first.  lines: what they have, for a report."""
+
+    files: Mapping[str, bytes]
+    lines: tuple[str, ...]
+
+
+class Packager(Protocol):
+    """A function that writes plans, by level, in the form that a part's own stack loads (`tuner.finalize.packagers`).
+
+    Raises `InfeasibleError` where the part has no room for a plan, `UnsupportedError` where it cannot run the model.
+    """
+
+    def __call__(self, opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles: ...
 
 
 def find_target(name: str) -> MakesTarget:
