@@ -1,7 +1,7 @@
-"""Command streams of Vela's two compilers on the executor of Ethos-U65 streams, held against LiteRT's reference kernels.
+"""Command streams of Vela's two compilers and of ours on the executor of Ethos-U65 streams, held against LiteRT's reference kernels.
 
-    python scripts/run_ethosu_streams.py [--networks NAME,...] [--inputs N] [--json]
-    python scripts/run_ethosu_streams.py --operators A:B [--dtype int8] [--json]
+    python scripts/run_ethosu_streams.py [--compilers NAME,...] [--networks NAME,...] [--inputs N] [--json]
+    python scripts/run_ethosu_streams.py [--compilers NAME,...] --operators A:B [--dtype int8] [--json]
     python scripts/run_ethosu_streams.py --fixtures FILE
 
 Eight networks, each with `--inputs` inputs; or random single operators, one for each seed from A to B, each with two inputs.
@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from simulator.ethosu.stream_error import StreamError  # noqa: E402
+from simulator.npu.errors import UnsupportedError  # noqa: E402
+
+COMPILERS = ("regor", "python", "tilefarm", "single")
 
 DEVIATIONS = {
     ("FULLY_CONNECTED", "*", "int16"): "LiteRT 2.3 rounds otherwise than 1.0: some values differ by 1",
@@ -62,64 +65,79 @@ class Judged(NamedTuple):
 
 
 def judge(model: bytes, compiler: str, inputs: int, seed: int, accelerator: str, dense: bool = False) -> Judged:
-    """Compare outputs of a compiled model with LiteRT's; for a `dense` layer, with those of LiteRT 1.0 where they differ from today's."""
+    """Outputs of a compiled model beside LiteRT's; of a `dense` layer, beside those of LiteRT 1.0 where they are not today's."""
     from scripts.litert_reference import Reference, dense_twice_rounded
-    from scripts.vela_streams import NotWholeError, compile_model
 
     reference, rng = Reference(model), np.random.default_rng(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            stream = compile_model(model, compiler, Path(folder), accelerator)
-        except NotWholeError as error:
-            return Judged("left", 0, 0, 0, str(error), 0, None)
-    begin, largest_error, formerly, values, execution = time.perf_counter(), 0, 0, 0, None
+    stream = _stream(model, compiler, accelerator)
+    if isinstance(stream, str):
+        return Judged("left", 0, 0, 0, stream, 0, None)
+    begin, worst, formerly, values, execution = time.perf_counter(), 0, 0, 0, None
     for _ in range(inputs):
-        arrays = reference.draw(rng)
+        drawn = reference.draw(rng)
         try:
-            outputs, execution = stream.run(arrays)
+            outputs, execution = stream.run(drawn)
         except StreamError as error:
             return Judged("refused", 0, 0, 0, str(error), 0, None)
-        for output, expected in zip(outputs, reference.run(arrays), strict=True):
-            largest_error = max(largest_error, int(np.abs(output.astype(np.int64) - expected).max()))
+        for output, expected in zip(outputs, reference.run(drawn), strict=True):
+            if output is None:  # the processor makes it
+                continue
+            worst = max(worst, int(np.abs(output.astype(np.int64) - expected).max()))
             values += output.size
             if dense:
-                formerly = max(formerly, int(np.abs(output - dense_twice_rounded(model, arrays[0])).max()))
+                formerly = max(formerly, int(np.abs(output - dense_twice_rounded(model, drawn[0])).max()))
     seconds = (time.perf_counter() - begin) / inputs
-    state = "equal" if not largest_error else "former" if dense and not formerly else "differs"
-    return Judged(state, inputs, largest_error, values, "", seconds, execution)
+    state = "equal" if not worst else "former" if dense and not formerly else "differs"
+    return Judged(state, inputs, worst, values, "", seconds, execution)
 
 
-def judge_networks(names: list[str], inputs: int, accelerator: str) -> list[dict[str, Any]]:
+def _stream(model: bytes, compiler: str, accelerator: str) -> Any:
+    """A stream that runs; or why an operator is left to the processor, which of our networks a part may be."""
+    from scripts.our_streams import PLANS, compile_ours
+
+    if compiler in PLANS:
+        try:
+            return compile_ours(model, compiler)
+        except UnsupportedError as error:
+            return str(error)
+    from scripts.vela_streams import NotWholeError, compile_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return compile_model(model, compiler, Path(folder), accelerator)
+        except NotWholeError as error:
+            return str(error)
+
+
+def judge_networks(names: list[str], compilers: list[str], inputs: int, accelerator: str) -> list[dict[str, Any]]:
     """A row for each network and compiler."""
     from scripts.tflite_networks import NETWORKS
-    from scripts.vela_streams import COMPILERS
 
     rows = []
     for name in names or list(NETWORKS):
         model = NETWORKS[name]()
-        for compiler in COMPILERS:
-            verdict = judge(model, compiler, inputs, 0, accelerator)
-            row = {"network": name, "compiler": compiler, **verdict._asdict()}
+        for compiler in compilers:
+            judged = judge(model, compiler, inputs, 0, accelerator)
+            row = {"network": name, "compiler": compiler, **judged._asdict()}
             del row["execution"]
-            if verdict.execution:
-                row |= {"macs": verdict.execution.macs, "operations": dict(verdict.execution.operations)}
-                row["bytes"] = {f"{channel.memory}/{channel.channel}": tuple(count) for channel, count in verdict.execution.bytes.items()}
+            if judged.execution:
+                row |= {"macs": judged.execution.macs, "operations": dict(judged.execution.operations)}
+                row["bytes"] = {f"{channel.memory}/{channel.channel}": tuple(count) for channel, count in judged.execution.bytes.items()}
             rows.append(row)
             if sys.stderr.isatty():
-                print(name, compiler, verdict.state, file=sys.stderr)
+                print(name, compiler, judged.state, file=sys.stderr)
     return rows
 
 
-def judge_operators(first: int, last: int, dtype: str, accelerator: str) -> list[dict[str, Any]]:
-    """A row for each operator and compiler: numbers of equal, refused, and left operators."""
+def judge_operators(first: int, last: int, compilers: list[str], dtype: str, accelerator: str) -> list[dict[str, Any]]:
+    """A row for each operator and compiler, with how many are equal, refused, and left to the processor."""
     from scripts.random_operators import OPERATORS, draw_operator
-    from scripts.vela_streams import COMPILERS
 
     names, rows = list(OPERATORS), dict[tuple[str, str], dict[str, Any]]()
     for seed in range(first, last):
         name = names[seed % len(names)]
         model = draw_operator(name, seed, dtype)
-        for compiler in COMPILERS:
+        for compiler in compilers:
             empty = {
                 "operator": name,
                 "compiler": compiler,
@@ -130,30 +148,26 @@ def judge_operators(first: int, last: int, dtype: str, accelerator: str) -> list
             }
             row = rows.setdefault((name, compiler), empty)
             try:
-                verdict = judge(model, compiler, 2, seed, accelerator, name == "FULLY_CONNECTED" and dtype != "int16")
+                judged = judge(model, compiler, 2, seed, accelerator, name == "FULLY_CONNECTED" and dtype != "int16")
             except (RuntimeError, ValueError) as error:  # of LiteRT, which has no such operator of this type
-                verdict = Judged("unknown", 0, 0, 0, str(error).splitlines()[0], 0, None)
-            row["states"][verdict.state] += 1
-            row["worst"] = max(row["worst"], verdict.worst)
-            if verdict.state in ("former", "differs", "refused") and not row["example"]:
-                row["example"] = f"seed {seed}{': ' if verdict.why else ''}{verdict.why}"
+                judged = Judged("unknown", 0, 0, 0, str(error).splitlines()[0], 0, None)
+            row["states"][judged.state] += 1
+            row["worst"] = max(row["worst"], judged.worst)
+            if judged.state in ("former", "differs", "refused") and not row["example"]:
+                row["example"] = f"seed {seed}{': ' if judged.why else ''}{judged.why}"
     return list(rows.values())
 
 
 def deviation(name: str, compiler: str, dtype: str) -> str:
-    """Accepted reason for different outputs of an operator; '' without one."""
+    """Why an operator's outputs may differ; nothing where they may not."""
     return next(
-        (
-            explanation
-            for key, explanation in DEVIATIONS.items()
-            if all(part in ("*", actual) for part, actual in zip(key, (name, compiler, dtype), strict=True))
-        ),
+        (why for key, why in DEVIATIONS.items() if all(part in ("*", own) for part, own in zip(key, (name, compiler, dtype), strict=True))),
         "",
     )
 
 
 def write_fixtures(path: Path) -> int:
-    """Write small operators and two networks with their streams and LiteRT's outputs, for tests without Vela and LiteRT."""
+    """Some small operators and two networks with their streams and LiteRT's outputs, for tests without both."""
     from scripts.random_operators import OPERATORS, draw_operator
     from scripts.tflite_networks import NETWORKS
     from scripts.vela_streams import COMPILERS, NotWholeError
@@ -183,9 +197,9 @@ def write_fixtures(path: Path) -> int:
 
 
 def _add_fixture(
-    arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, max_bytes: int, accelerator: str = "ethos-u65-256", **words: str
+    arrays: dict[str, Any], cases: list[dict[str, Any]], model: bytes, largest: int, accelerator: str = "ethos-u65-256", **words: str
 ) -> None:
-    """Add a case if it is at most `max_bytes` bytes."""
+    """One case, where it is no larger than `largest` bytes."""
     from scripts.litert_reference import Reference
     from scripts.vela_streams import compile_model
 
@@ -195,12 +209,12 @@ def _add_fixture(
     drawn = reference.draw(np.random.default_rng(len(cases)))
     expected = reference.run(drawn)
     number = len(cases)
-    case_arrays = {f"words{number}": np.array(stream.words, np.uint32), f"constants{number}": stream.constants}
-    case_arrays |= {f"input{number}_{index}": array for index, array in enumerate(drawn)}
-    case_arrays |= {f"output{number}_{index}": array for index, array in enumerate(expected)}
+    found = {f"words{number}": np.array(stream.words, np.uint32), f"constants{number}": stream.constants}
+    found |= {f"input{number}_{index}": array for index, array in enumerate(drawn)}
+    found |= {f"output{number}_{index}": array for index, array in enumerate(expected)}
     lively = all(len(np.unique(array)) > min(4, array.size // 10) for array in expected)
-    if lively and sum(array.nbytes for array in case_arrays.values()) <= max_bytes:
-        arrays |= case_arrays
+    if lively and sum(array.nbytes for array in found.values()) <= largest:
+        arrays |= found
         places = {key: [place.offset for place in getattr(stream, key)] for key in ("inputs", "outputs")}
         cases.append({**words, "arena": stream.arena, "fast": stream.fast, **places})
 
@@ -210,14 +224,21 @@ def main(
     inputs: Annotated[int, typer.Option(min=1, help="Inputs of each network.")] = 50,
     operators: Annotated[str, typer.Option(help="Seeds A:B of random single operators, in place of networks.")] = "",
     dtype: Annotated[str, typer.Option(help="Type of the operators: int8, uint8 or int16.")] = "int8",
+    compilers: Annotated[
+        str, typer.Option(help="Commas between: regor and python, which are Vela's; tilefarm; single, every operator by itself.")
+    ] = "regor,python,tilefarm",
     accelerator: Annotated[
         str, typer.Option(help="Part that Vela compiles for: ethos-u65-256, or ethos-u65-512 with two cores.")
     ] = "ethos-u65-256",
     fixtures: Annotated[Path | None, typer.Option(help="File of fixtures to write, in place of networks.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run Vela's command streams on the executor of Ethos-U65 streams, and compare outputs with LiteRT's."""
-    missing = [name for name in ("ethosu", "ai_edge_litert") if importlib.util.find_spec(name) is None]
+    """Run command streams on the executor of Ethos-U65 streams, and compare outputs with LiteRT's."""
+    chosen = compilers.split(",")
+    if unknown := [name for name in chosen if name not in COMPILERS]:
+        raise typer.BadParameter(f"--compilers {unknown[0]}: expected {', '.join(COMPILERS)}")
+    needs_vela = bool(fixtures) or bool({"regor", "python"} & {*chosen})
+    missing = [name for name in (*(["ethosu"] if needs_vela else []), "ai_edge_litert") if importlib.util.find_spec(name) is None]
     if missing:
         raise typer.BadParameter(
             f"no package {' and '.join(missing)}: expected the extras ethos-u and litert, as of pip install -e '.[ethos-u,litert]'"
@@ -227,7 +248,7 @@ def main(
         return
     if operators:
         first, last = _seeds(operators)
-        rows = judge_operators(first, last, dtype, accelerator)
+        rows = judge_operators(first, last, chosen, dtype, accelerator)
         failed = any((row["states"]["differs"] or row["states"]["refused"]) and not row["deviation"] for row in rows)
     else:
         from scripts.tflite_networks import NETWORKS
@@ -235,7 +256,7 @@ def main(
         names = [name for name in networks.split(",") if name]
         if unknown := [name for name in names if name not in NETWORKS]:
             raise typer.BadParameter(f"--networks {unknown[0]}: expected {', '.join(NETWORKS)}")
-        rows = judge_networks(names, inputs, accelerator)
+        rows = judge_networks(names, chosen, inputs, accelerator)
         failed = any(row["state"] != "equal" for row in rows)
     if as_json:
         print(json.dumps(rows, indent=1))
@@ -252,15 +273,15 @@ def _seeds(text: str) -> tuple[int, int]:
 
 
 def network_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Lines of the table of networks: exactness, then kilobytes by memory and channel."""
+    """The table of networks: exactness, then kilobytes by memory and channel."""
     lines = [
         f"{'network':20}{'compiler':10}{'state':9}{'inputs':>7}{'values':>10}{'MMACs':>8}{'s/input':>9}   kilobytes by the rule (once)"
     ]
     for row in rows:
         totals = Counter[str]()
-        for key, (count, once_bytes) in row.get("bytes", {}).items():
+        for key, (count, once) in row.get("bytes", {}).items():
             memory = key.split("/")[0]
-            totals[memory], totals[f"{memory} once"] = totals[memory] + count, totals[f"{memory} once"] + once_bytes
+            totals[memory], totals[f"{memory} once"] = totals[memory] + count, totals[f"{memory} once"] + once
         moved = ", ".join(f"{memory} {totals[memory] / 1e3:,.0f} ({totals[f'{memory} once'] / 1e3:,.0f})" for memory in ("dram", "sram"))
         lines.append(
             f"{row['network']:20}{row['compiler']:10}{row['state']:9}{row['inputs']:7}{row['values']:10}{row.get('macs', 0) / 1e6:8.1f}"
@@ -270,13 +291,13 @@ def network_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def operator_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Lines of the table of operators."""
+    """The table of operators."""
     states = ("equal", "former", "differs", "refused", "left", "unknown")
     lines = [f"{'operator':30}{'compiler':10}" + "".join(f"{state:>9}" for state in states) + "    worst"]
     for row in rows:
         counts = "".join(f"{row['states'][state]:9}" for state in states)
-        note = f"  {row['deviation']}" if row["example"] else ""
-        lines.append(f"{row['operator']:30}{row['compiler']:10}{counts}{row['worst']:9}{note} {row['example']}".rstrip())
+        why = f"  {row['deviation']}" if row["example"] else ""
+        lines.append(f"{row['operator']:30}{row['compiler']:10}{counts}{row['worst']:9}{why} {row['example']}".rstrip())
     total = Counter[str]()
     for row in rows:
         total.update(row["states"])
