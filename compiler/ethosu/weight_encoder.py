@@ -1,7 +1,7 @@
 """Weights as the coded stream that the part reads: Golomb-Rice codes, or raw ones, of the weights themselves or of places in a palette.
 
 The format is that of the decoder (`simulator.ethosu.weight_stream`), the order of weights that of `simulator.ethosu.weight_order`.
-Runs of zeros are not coded apart, and a slice has one divisor: the one with the fewest bits.
+A slice has one divisor, and runs of zeros are coded apart where that takes fewer bits: kernels of few channels are filled up with zeros.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from simulator.ethosu.weight_order import KernelShape, stream_places
 
 _SLICE = 1 << 15
 _CHUNK, _RAW, _NO_RUNS, _END = 12, 7, 6, 7
-_DIVISORS = range(6)
-_PALETTE, _WIDTH = 32, 9
+_DIVISORS, _RUN_DIVISORS = range(6), range(4)
+_PALETTE, _WIDTH, _LARGEST_OFFSET = 32, 9, 31
+_AHEAD = 8
 _STREAM_ALIGN = 128
 """Bits to which a stream is filled with ends."""
 
@@ -25,11 +26,17 @@ Bits = NDArray[np.uint8]
 
 
 class _Coding(NamedTuple):
-    """Of a slice.  indices: of its weights.  palette: codes of weights; empty where indices are the codes.  divisor: 7 for raw ones."""
+    """Of a slice.  indices: of its weights.  palette: codes of weights; empty where indices are codes less `offset`.  divisor: 7 for raw ones.
+
+    runs: zeros in front of all weights and behind each, where they are coded apart, with their divisor.
+    """
 
     indices: NDArray[np.int64]
     palette: NDArray[np.int64]
+    offset: int
     divisor: int
+    runs: NDArray[np.int64] | None = None
+    run_divisor: int = _NO_RUNS
 
     @property
     def raw_bits(self) -> int:
@@ -51,19 +58,44 @@ def encode_stream(flat: NDArray[np.int16]) -> bytes:
 
 
 def _coding_of(weights: NDArray[np.int64]) -> _Coding:
+    """The coding with the fewest bits."""
+    coding, cost = _codes_of(weights, raw=True)
+    filled = np.flatnonzero(weights)
+    if 0 < len(filled) < len(weights):
+        runs = np.diff(np.concatenate(([-1], filled, [len(weights)]))) - 1
+        costs = {divisor: _bits(runs, divisor) for divisor in _RUN_DIVISORS}
+        divisor = min(costs, key=lambda value: costs[value])
+        apart, apart_cost = _codes_of(weights[filled], raw=False)
+        if apart_cost + costs[divisor] < cost:
+            return apart._replace(runs=runs, run_divisor=divisor)
+    return coding
+
+
+def _codes_of(weights: NDArray[np.int64], raw: bool) -> tuple[_Coding, int]:
+    """Indices of weights and their bits.  raw: whether they may be as they are."""
     codes = 2 * np.abs(weights) | (weights < 0)
     values, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    palette, indices = np.zeros(0, np.int64), codes
+    palette, offset = np.zeros(0, np.int64), int(min(_LARGEST_OFFSET, values[0]))
+    indices = codes - offset
     if 1 < len(values) <= _PALETTE:
         order = np.argsort(-counts, kind="stable")
-        palette, indices = values[order], np.argsort(order)[places]
-    raw = _Coding(indices, palette, _RAW)
-    costs = {divisor: int((indices >> divisor).sum()) + len(indices) * (1 + divisor) for divisor in _DIVISORS}
-    costs[_RAW] = len(indices) * raw.raw_bits
-    return raw._replace(divisor=min(costs, key=lambda divisor: costs[divisor]))
+        palette, offset, indices = values[order], 0, np.argsort(order)[places]
+    coding = _Coding(indices, palette, offset, _RAW)
+    costs = {divisor: _bits(indices, divisor) for divisor in _DIVISORS}
+    if raw:
+        costs[_RAW] = len(indices) * coding.raw_bits
+    divisor = min(costs, key=lambda value: costs[value])
+    return coding._replace(divisor=divisor), costs[divisor]
+
+
+def _bits(values: NDArray[np.int64], divisor: int) -> int:
+    """Bits of values with a quotient in unary code and a remainder."""
+    return int((values >> divisor).sum()) + len(values) * (1 + divisor)
 
 
 def _slice_bits(coding: _Coding) -> Bits:
+    if coding.runs is not None:
+        return np.concatenate([_header(coding), _chunks_with_runs(coding, coding.runs)])
     return np.concatenate([_header(coding), _raw_chunks(coding) if coding.divisor == _RAW else _divided_chunks(coding)])
 
 
@@ -71,9 +103,44 @@ def _header(coding: _Coding) -> Bits:
     palette, width = coding.palette, _WIDTH
     if len(palette):
         width = max(2, int(palette.max()).bit_length())
-    fields = [(_NO_RUNS, 3), (len(coding.indices) - 1, 15), (coding.divisor, 3), (0, 1), (1, 1), (0, 5), (max(0, len(palette) - 1), 5)]
-    fields += [(width - 2, 3), *((int(value), width) for value in palette)]
-    return np.array([value >> bit & 1 for value, count in fields for bit in range(count)], np.uint8)
+    fields = [(coding.run_divisor, 3), (len(coding.indices) - 1, 15), (coding.divisor, 3), (0, 1), (1, 1)]
+    fields += [(coding.offset, 5), (max(0, len(palette) - 1), 5), (width - 2, 3), *((int(value), width) for value in palette)]
+    return _joined(fields)
+
+
+def _joined(fields: list[tuple[int, int]]) -> Bits:
+    """Bits of (value, width)."""
+    return np.array([value >> bit & 1 for value, width in fields for bit in range(width)], np.uint8)
+
+
+def _chunks_with_runs(coding: _Coding, runs: NDArray[np.int64]) -> Bits:
+    """Chunks of weights and of runs in turns; neither gets more than 8 symbols ahead."""
+    width, divisor, run_divisor = 12 if coding.run_divisor < 3 else 8, coding.divisor, coding.run_divisor
+    symbols = [symbol for value in (coding.indices >> divisor).tolist() for symbol in [2] * (value // 2) + [value % 2]]
+    ones = [one for value in (runs >> run_divisor).tolist() for one in [1] * value + [0]]
+    remainders, run_remainders = (coding.indices & (1 << divisor) - 1).tolist(), (runs & (1 << run_divisor) - 1).tolist()
+    fields, place, run_place = list[tuple[int, int]](), 0, 0
+    begun = run_begun = written = run_written = pending = run_pending = 0
+    while True:
+        takes = begun - run_begun < _AHEAD and begun < len(remainders)
+        takes_runs = begun - run_begun >= 0 and run_begun < len(run_remainders)
+        chunk, unary = list[int](), list[int]()
+        if takes:
+            chunk = (symbols[place : place + _CHUNK] + [0] * _CHUNK)[:_CHUNK]
+            place += _CHUNK
+            fields += [(int(symbol > 0), 1) for symbol in chunk]
+        if takes_runs:
+            unary = (ones[run_place : run_place + width] + [0] * width)[:width]
+            run_place += width
+            fields += [(one, 1) for one in unary]
+        fields += [(symbol - 1, 1) for symbol in chunk if symbol]
+        fields += [(value, divisor) for value in remainders[written : written + pending]]
+        fields += [(value, run_divisor) for value in run_remainders[run_written : run_written + run_pending]]
+        written, run_written = written + pending, run_written + run_pending
+        pending, run_pending = sum(symbol < 2 for symbol in chunk), unary.count(0)
+        begun, run_begun = begun + pending, run_begun + run_pending
+        if not takes and not takes_runs:
+            return _joined(fields)
 
 
 def _raw_chunks(coding: _Coding) -> Bits:
