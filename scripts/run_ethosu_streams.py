@@ -3,6 +3,7 @@
     python scripts/run_ethosu_streams.py [--compilers NAME,...] [--networks NAME,...] [--inputs N] [--json]
     python scripts/run_ethosu_streams.py [--compilers NAME,...] --operators A:B [--dtype int8] [--json]
     python scripts/run_ethosu_streams.py --fixtures FILE
+    python scripts/run_ethosu_streams.py --models FILE
 
 Eight networks, each with `--inputs` inputs; or random single operators, one for each seed from A to B, each with two inputs.
 Bytes are those of one inference by the rule of `simulator/ethosu/byte_counts.py`, in brackets each operand once for each operation.
@@ -44,6 +45,8 @@ DEVIATIONS = {
 }
 """Operators whose outputs differ: name, compiler, type, and why."""
 FIXTURES, LARGEST_FIXTURE = 50, 6000
+_SEEDS = 12
+"""Of small models, of which the first of each operator is taken."""
 TWO_CORES = {"DEPTHWISE_CONV_2D": 5, "CONV_2D": 11}
 """Seeds of operators that are compiled for two cores, too."""
 NETWORK_FIXTURES = {"keyword_spotting": "regor", "table_activations": "python"}
@@ -219,6 +222,29 @@ def _add_fixture(
         cases.append({**words, "arena": stream.arena, "fast": stream.fast, **places})
 
 
+def write_models(path: Path) -> int:
+    """A small file of each operator and two networks with LiteRT's outputs, for tests of our streams without both packages."""
+    from scripts.litert_reference import Reference
+    from scripts.random_operators import OPERATORS, draw_operator
+    from scripts.tflite_networks import NETWORKS
+
+    arrays, names = dict[str, Any](), list[str]()
+    drawn = [(name, seed, draw_operator(name, seed)) for seed in range(_SEEDS) for name in OPERATORS]
+    for name, seed, model in [*drawn, *((name, 0, NETWORKS[name]()) for name in NETWORK_FIXTURES)]:
+        reference = Reference(model)
+        values = reference.draw(np.random.default_rng(seed))
+        expected = reference.run(values)
+        size = len(model) + sum(array.nbytes for array in (*values, *expected))
+        lively = all(len(np.unique(array)) > min(4, array.size // 10) for array in expected)
+        if name not in names and lively and (size <= LARGEST_FIXTURE or name in NETWORKS):
+            arrays[f"model{len(names)}"] = np.frombuffer(model, np.uint8)
+            arrays |= {f"input{len(names)}_{index}": array for index, array in enumerate(values)}
+            arrays |= {f"output{len(names)}_{index}": array for index, array in enumerate(expected)}
+            names.append(name)
+    np.savez_compressed(path, names=np.frombuffer(json.dumps(names).encode(), np.uint8), **arrays)
+    return len(names)
+
+
 def main(
     networks: Annotated[str, typer.Option(help="Names of networks, with commas between them; all eight where none is given.")] = "",
     inputs: Annotated[int, typer.Option(min=1, help="Inputs of each network.")] = 50,
@@ -231,6 +257,7 @@ def main(
         str, typer.Option(help="Part that Vela compiles for: ethos-u65-256, or ethos-u65-512 with two cores.")
     ] = "ethos-u65-256",
     fixtures: Annotated[Path | None, typer.Option(help="File of fixtures to write, in place of networks.")] = None,
+    models: Annotated[Path | None, typer.Option(help="File of small models with LiteRT's outputs to write, in place of networks.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run command streams on the executor of Ethos-U65 streams, and compare outputs with LiteRT's."""
@@ -245,6 +272,9 @@ def main(
         )
     if fixtures:
         print(f"{write_fixtures(fixtures)} operators in {fixtures}")
+        return
+    if models:
+        print(f"{write_models(models)} models in {models}")
         return
     if operators:
         first, last = _seeds(operators)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import product_scaling
 from compiler.ethosu.step import DOUBLE, NATURAL, ZEROS, Records, Window
-from compiler.frontend.tflite.schema import SAME
 from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel, padding_before, window_of
+from compiler.frontend.tflite.network import NetworkOperator
+from compiler.frontend.tflite.schema import SAME
 
 _LARGEST_BIAS = 1 << 39
 
@@ -58,7 +58,7 @@ def _transposed(lowering: Lowering, operator: NetworkOperator) -> None:
         padding_before(made, size, taps, stride) if options["padding"] == SAME else 0
         for size, made, taps, stride in zip(image, result, reach, strides, strict=False)
     ]
-    window = Window(*reach, top=reach[0] - 1 - pads[0], left=reach[1] - 1 - pads[1], upscale=ZEROS if strides == (2, 2) else 0)
+    window = Window(reach[0], reach[1], top=reach[0] - 1 - pads[0], left=reach[1] - 1 - pads[1], upscale=ZEROS if strides == (2, 2) else 0)
     check_kernel(lowering, window, HIGHEST_KERNEL)
     moved = NetworkOperator(operator.kind, (source, kernel, *rest), operator.outputs, options)
     _add(lowering, moved, "CONV", weights, window)
@@ -71,7 +71,9 @@ def _weights(lowering: Lowering, number: int) -> NDArray[np.int16]:
     return values.astype(np.int16)
 
 
-def _add(lowering: Lowering, operator: NetworkOperator, unit: str, weights: NDArray[np.int16], window: Window, rounding: int = DOUBLE) -> None:
+def _add(
+    lowering: Lowering, operator: NetworkOperator, unit: str, weights: NDArray[np.int16], window: Window, rounding: int = DOUBLE
+) -> None:
     x, kernel, *rest = operator.inputs
     result = operator.outputs[0]
     records = _records(lowering, operator, kernel, rest[0] if rest else -1, len(weights))

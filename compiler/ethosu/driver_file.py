@@ -1,7 +1,7 @@
 """Files with command streams: a `.tflite` file with custom operators, as the part's own stack loads it, and raw words with a header.
 
-A custom operator `ethos-u` reads the driver's payload, constants, and two arenas in front of its own inputs; the first arena is in DRAM, the
-second in SRAM.  Offsets of tensors in the first one are in the metadata `OfflineMemoryAllocation`.
+A custom operator `ethos-u` reads the driver's payload, constants, and two arenas in front of its own inputs.  The first arena is in DRAM,
+the second in SRAM.  Offsets of tensors in the first one are in the metadata `OfflineMemoryAllocation`.
 Sources: the public driver of the part (`ethosu_driver.c`) and the kernel `ethosu` of TensorFlow Lite Micro (both Apache-2.0).
 """
 
@@ -82,12 +82,14 @@ class _FileWriter:
                 operators.append(self.builtin(place))
                 place += 1
         offsets = np.array([0, 1, len(self.offsets), *self.offsets], "<i4")
-        graph = {
+        graph: Fields = {
             SubGraph.TENSORS: self.tensors, SubGraph.INPUTS: np.array(ends[0], "<i4"), SubGraph.OUTPUTS: np.array(ends[1], "<i4"),
             SubGraph.OPERATORS: operators, SubGraph.NAME: b"main",
         }  # fmt: skip
-        metadata = [{METADATA_NAME: b"OfflineMemoryAllocation", METADATA_BUFFER: Scalar("I", self.buffer(offsets.view(np.uint8)))}]
-        root = {
+        metadata: list[Fields] = [
+            {METADATA_NAME: b"OfflineMemoryAllocation", METADATA_BUFFER: Scalar("I", self.buffer(offsets.view(np.uint8)))}
+        ]
+        root: Fields = {
             Model.VERSION: Scalar("I", 3), Model.CODES: self.codes, Model.SUBGRAPHS: [graph], Model.DESCRIPTION: b"tilefarm",
             Model.BUFFERS: self.buffers, Model.METADATA: metadata,
         }  # fmt: skip
@@ -139,7 +141,8 @@ class _FileWriter:
         """The operator of a stream."""
         payload, constants = np.frombuffer(driver_payload(part.stream.words), np.uint8), part.stream.constants
         inputs = [
-            self.octets(f"command_stream{part.first}", len(payload), payload), self.octets(f"constants{part.first}", len(constants), constants),
+            self.octets(f"command_stream{part.first}", len(payload), payload),
+            self.octets(f"constants{part.first}", len(constants), constants),
             self.octets(f"arena{part.first}", self.compiled.arena, None, 0), self.octets(f"sram{part.first}", part.stream.fast, None, 0),
             *(self.tensor(place.tensor) for place in part.stream.inputs),
         ]  # fmt: skip
@@ -152,7 +155,9 @@ class _FileWriter:
         if operator.kind not in BY_NAME:
             raise UnsupportedError(f"{self.network.label(number)}: expected one of {', '.join(sorted(BY_NAME))}")
         kind = BY_NAME[operator.kind]
-        inputs, outputs = ([-1 if tensor < 0 else self.tensor(tensor) for tensor in numbers] for numbers in (operator.inputs, operator.outputs))
+        inputs, outputs = (
+            [-1 if tensor < 0 else self.tensor(tensor) for tensor in numbers] for numbers in (operator.inputs, operator.outputs)
+        )
         options = {option.field: Scalar(option.code, operator.options[option.name]) for option in kind.options}
         fields: dict[int, Any] = {OperatorField.OPTIONS_TYPE: Scalar("B", kind.table), OperatorField.OPTIONS: options} if kind.table else {}
         return {**self._operator(operator.kind, inputs, outputs), **fields}

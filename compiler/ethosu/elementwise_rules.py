@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import pair_scaling, sum_scaling
 from compiler.ethosu.step import OperandScale
+from compiler.frontend.tflite.network import NetworkOperator
 
 _MODES = {"ADD": "ADD", "SUB": "SUB", "MUL": "MUL", "MINIMUM": "MIN", "MAXIMUM": "MAX"}
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor
 from compiler.ethosu.scaling import activation_bounds
 from compiler.ethosu.step import Step, Store, View
+from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor
 from simulator.npu.errors import UnsupportedError
 
 INT8 = np.dtype(np.int8)

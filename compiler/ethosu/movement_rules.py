@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.ethosu.lowering import Lowering, Rule, concatenated_axis
-from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import POINT, quotient_scaling
 from compiler.ethosu.step import NEAREST, Records, View, Window
 from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel
+from compiler.frontend.tflite.network import NetworkOperator
 
 
 def _copy(lowering: Lowering, source: View, result: View) -> None:
@@ -43,7 +43,8 @@ def _concatenate(lowering: Lowering, operator: NetworkOperator) -> None:
             raise lowering.refuse(f"scale {x.scale:g} beside {y.scale:g}: expected one scale and zero point")
         first = [whole.first_row, whole.first_column, whole.first_channel]
         first[axis] += place
-        part = View(whole.store, *x.image, 0, *first)
+        rows, columns, channels = x.image
+        part = View(whole.store, rows, columns, channels, 0, first[0], first[1], first[2])
         if lowering.home(number)[:2] != (whole.store, tuple(first)):
             _copy(lowering, lowering.view(number), part)
         place += x.image[axis]
@@ -69,7 +70,7 @@ def _pad(lowering: Lowering, operator: NetworkOperator) -> None:
         raise lowering.refuse(f"padding {pads}: expected only rows and columns")
     kernel = np.zeros((top + bottom + 1, left + right + 1), np.int16)
     kernel[bottom, right] = 1
-    window = Window(*kernel.shape, top=top + bottom, left=left + right)
+    window = Window(top + bottom + 1, left + right + 1, top=top + bottom, left=left + right)
     check_kernel(lowering, window, HIGHEST_KERNEL)
     source, result = lowering.view(operator.inputs[0]), lowering.view(operator.outputs[0])
     weights = np.broadcast_to(kernel[None, :, :, None], (source.channels, *kernel.shape, 1))

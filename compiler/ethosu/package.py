@@ -12,6 +12,7 @@ from compiler.frontend.tflite.network import read_network
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 
+
 class StreamFiles(NamedTuple):
     """Contents of files by their suffix.  lines: what they have, for a report."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.ethosu.block_choice import Block
-from compiler.ethosu.cascade import Load, Run, Save
+from compiler.ethosu.cascade import Load, Run
 from compiler.ethosu.places import row_bytes
 from compiler.ethosu.segment_layout import SegmentLayout
 from compiler.ethosu.segments import SegmentedNetwork

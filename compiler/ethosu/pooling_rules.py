@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.scaling import average_scaling, mean_scaling
 from compiler.ethosu.step import Window
 from compiler.ethosu.window_rules import HIGHEST_POOL, check_kernel, window_of
+from compiler.frontend.tflite.network import NetworkOperator
 
 _LONGEST_PADDED = 8
 _LARGEST_MEAN = 1 << 11
@@ -39,7 +39,9 @@ def _average(lowering: Lowering, operator: NetworkOperator) -> None:
         )
     )
     if padded and max(window.rows, window.columns) > _LONGEST_PADDED:
-        raise lowering.refuse(f"a window of {window.rows}x{window.columns} with padding: expected at most {_LONGEST_PADDED} rows and columns")
+        raise lowering.refuse(
+            f"a window of {window.rows}x{window.columns} with padding: expected at most {_LONGEST_PADDED} rows and columns"
+        )
     bounds, scaling = lowering.bounds(operator.options["activation"], y), average_scaling(window.rows * window.columns)
     lowering.add("POOL", (lowering.view(x, 0),), lowering.view(y, 0), mode="AVERAGE", window=window, scaling=scaling, **bounds)
 

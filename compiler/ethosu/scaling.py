@@ -7,7 +7,7 @@ A factor has 31 bits; values are multiplied by it and shifted right.  Sources: T
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Scaling(NamedTuple):
 def quantize_multiplier(scale: float) -> Scaling:
     """QuantizeMultiplier; scales below 2^-32 are 0."""
     fraction, power = math.frexp(scale)
-    factor = int(math.floor(abs(fraction) * (1 << POINT) + 0.5))
+    factor = math.floor(abs(fraction) * (1 << POINT) + 0.5)
     if factor == 1 << POINT:
         factor, power = factor // 2, power + 1
     if power < -POINT or factor == 0:
@@ -87,7 +87,7 @@ _ACTIVATIONS: dict[int, tuple[float | None, float | None]] = {0: (None, None), 1
 """Least and greatest real value by the number of a fused activation."""
 
 
-def activation_bounds(activation: int, scale: np.float32, zero: int, dtype: np.dtype[np.generic]) -> tuple[int, int] | None:
+def activation_bounds(activation: int, scale: np.float32, zero: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Least and greatest integer of a result; None for an activation that integers do not have."""
     if activation not in _ACTIVATIONS:
         return None

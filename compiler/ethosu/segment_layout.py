@@ -1,13 +1,14 @@
-"""The layout of a segment in SRAM: order of its steps, blocks, weights that stay, and addresses of rings.
+"""The layout of a segment in SRAM: order of its steps, blocks, weights that are copied, and addresses of rings.
 
-What does not fit is made smaller, in this order: more stripes; weights of the largest steps come in runs of channels, or are read from
-DRAM by every block; inputs are read where they are.
+The stripes are those of the plan where that fits, else twice as many, and so on.  Where no number of stripes fits, weights of the largest
+steps come in runs of channels, or blocks read them in DRAM; in the end inputs are read where they are.  Of those the layout is taken that
+reads the fewest bytes of weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from compiler.ethosu.addresses import Buffer, Placed, allocate
@@ -21,19 +22,33 @@ from simulator.npu.errors import InfeasibleError
 
 _DRAM_COST, _SRAM_COST = 8, 1
 """What a byte of weights counts beside one of inputs, in the choice of a block."""
-_CHUNK_SHARE = 4
-"""Part of SRAM that a run of channels may have, of which two are there at once."""
+_RUN_SHARE = 8
+"""Part of SRAM that a run of channels has, of which two are there at once."""
+_MOST_DOUBLINGS = 12
 
 
 class StepWeights(NamedTuple):
-    """Weights of a step.  copied: whether they come to SRAM before they are read.  blobs: one, or runs of channels."""
+    """Weights of a step.  blobs: one, or runs of channels.  copied: whether they come to SRAM first.  reads: of each blob in DRAM."""
 
     blobs: tuple[WeightBlob, ...]
     copied: bool
+    reads: int
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Bytes of their places in SRAM: one, or two in turns."""
+        if not self.copied:
+            return ()
+        return tuple(max(blob.nbytes for blob in self.blobs[index::2]) for index in range(min(2, len(self.blobs))))
+
+    @property
+    def dram_bytes(self) -> int:
+        """Bytes that are read in DRAM."""
+        return sum(blob.nbytes for blob in self.blobs) * self.reads
 
 
 class SegmentLayout(NamedTuple):
-    """A segment that fits.  rings: addresses by store.  weights: by step.  weight_places: addresses by step and number of a blob."""
+    """A segment in SRAM.  rings: addresses by store.  weights: by step.  weight_places: addresses by step and number of a slot."""
 
     plan: CascadePlan
     schedule: CascadeSchedule
@@ -43,96 +58,134 @@ class SegmentLayout(NamedTuple):
     weight_places: Mapping[tuple[int, int], int]
     sram_bytes: int
 
+    def weight_place(self, step: int, index: int) -> int:
+        """The address of a blob in SRAM."""
+        return self.weight_places[step, index % len(self.weights[step].slots)]
+
 
 def lay_out_segment(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Placed, ...]) -> SegmentLayout:
-    """The first layout that fits.  held: what lies in SRAM meanwhile.  Raises `InfeasibleError`."""
-    stripes, rows = network.plan.segments[segment].stripes, _most_rows(network, segment)
-    tries = [min(stripes << power, rows) for power in range(12)]
-    least = 1 << 62
-    for count in dict.fromkeys(tries):
-        layout = _lay_out(network, segment, count, frozenset(), "copied", held)
-        if layout.sram_bytes <= sram:
-            return layout
+    """A layout that fits.  held: what lies in SRAM meanwhile.  Raises `InfeasibleError`."""
+    least, best = 1 << 62, None
+    for layout, small in _layouts(network, segment, sram, held):
         least = min(least, layout.sram_bytes)
-    for style in ("copied", "direct"):
-        for count in dict.fromkeys(tries):
-            plan = network.cascade(segment, count)
-            for direct in (frozenset[int](), plan.loaded, plan.loaded | plan.saved):
-                layout = _lay_out(network, segment, count, direct, style if style == "direct" else "chunks", held, sram)
-                if layout.sram_bytes <= sram:
-                    return layout
-                least = min(least, layout.sram_bytes)
-    first, last = network.plan.segments[segment][:2]
-    names = f"operators {first} to {last - 1}"
-    raise InfeasibleError(f"{names}: {least:,} bytes of SRAM, {sram:,} are there: expected smaller segments")
-
-
-def _most_rows(network: SegmentedNetwork, segment: int) -> int:
-    first, last = network.steps_of[segment]
-    return max((step.result.rows for step in network.lowered.steps[first:last]), default=1)
-
-
-def _lay_out(
-    network: SegmentedNetwork, segment: int, stripes: int, direct: frozenset[int], style: str, held: tuple[Placed, ...], sram: int = 0
-) -> SegmentLayout:
-    """style: of weights, `copied`, `chunks` where they are large, or `direct`."""
-    lowered = network.lowered
-    plan = network.cascade(segment, stripes, direct)
-    schedule = schedule_cascade(plan, lowered.steps, lowered.stores, network.leaving(segment))
-    runs = [(time, action) for time, action in enumerate(schedule.actions) if isinstance(action, Run)]
-    blocks, weights, buffers = dict[int, Block](), dict[int, StepWeights](), list[Buffer]()
-    whole = (0, len(schedule.actions))
-    times = dict[int, tuple[int, int]]()
-    for time, action in enumerate(schedule.actions):
-        views = (lowered.steps[action.step].result.store, *(view.store for view in lowered.steps[action.step].reads)) if isinstance(action, Run) else (action.store,)
-        for store in views:
-            times[store] = (times.get(store, (time, time))[0], time)
-    for number in range(plan.first, plan.last):
-        step = lowered.steps[number]
-        own = [(time, action) for time, action in runs if action.step == number]
-        rows = max(action.last - action.first for _, action in own)
-        blocks[number], kept = _weights_of(step, rows, len(own), style, sram)
-        if kept is None:
+        if layout.sram_bytes > sram:
             continue
-        weights[number] = kept
-        if kept.copied:
-            before = max([time for time, _ in runs if time < own[0][0]], default=own[0][0])
-            slots = kept.blobs if len(own) > 1 or len(kept.blobs) == 1 else kept.blobs[:2]
-            for index, _ in enumerate(slots):
-                size = max(blob.nbytes for blob in kept.blobs[index :: len(slots)])
-                buffers.append(Buffer(("weights", number, index), size, *(whole if len(own) > 1 else (before, own[-1][0]))))
-    for store, ring in schedule.ring_rows.items():
-        size = ring * row_bytes(lowered.stores[store], store in network.bricks)
-        buffers.append(Buffer(("ring", store), size, *(whole if stripes > 1 else times.get(store, whole))))
-    addresses, end = allocate(buffers, held)
-    rings = {key[1]: address for key, address in addresses.items() if key[0] == "ring"}  # type: ignore[index]
-    places = dict[tuple[int, int], int]()
-    for number, kept in weights.items():
-        slots = sum(key[:2] == ("weights", number) for key in addresses)  # type: ignore[index]
-        for index in range(len(kept.blobs) if slots else 0):
-            places[number, index] = addresses["weights", number, index % slots]
-    return SegmentLayout(plan, schedule, blocks, weights, rings, places, end)
+        if not small:
+            return layout
+        cost = sum(weights.dram_bytes for weights in layout.weights.values())
+        if best is None or cost < best[0]:
+            best = cost, layout
+    if best is None:
+        first, last = network.plan.segments[segment][:2]
+        raise InfeasibleError(f"operators {first} to {last - 1}: {least:,} bytes of SRAM, {sram:,} are there: expected smaller segments")
+    return best[1]
 
 
-def _weights_of(step: Step, rows: int, runs: int, style: str, sram: int) -> tuple[Block, StepWeights | None]:
-    """The block and the weights of a step."""
-    channels = step.result.channels
-    if step.weights is None:
-        return choose_block(step, rows, channels, 0), None
-    block = choose_block(step, rows, channels, _DRAM_COST)
-    once = runs == 1 and rows <= block.rows and step.result.columns <= block.columns
-    if once or style == "direct":
-        return block, StepWeights((_blob(step, block, 0, channels),), False)
-    block = choose_block(step, rows, channels, _SRAM_COST)
-    blob = _blob(step, block, 0, channels)
-    count = -(-blob.nbytes * _CHUNK_SHARE // sram) if style == "chunks" and runs == 1 else 1
-    if count == 1:
-        return block, StepWeights((blob,), True)
-    width = max(block.channels, -(-channels // count // block.channels) * block.channels)
-    blobs = tuple(_blob(step, block, first, min(channels, first + width)) for first in range(0, channels, width))
-    return block, StepWeights(blobs, True)
+def _layouts(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Placed, ...]) -> Iterator[tuple[SegmentLayout, bool]]:
+    """Layouts to try, and whether one is small: has weights of some steps in runs of channels or in DRAM, or reads inputs in DRAM."""
+    first, last = network.steps_of[segment]
+    rows = max((step.result.rows for step in network.lowered.steps[first:last]), default=1)
+    stripes = network.plan.segments[segment].stripes
+    counts = list(dict.fromkeys(max(1, min(stripes << power, rows)) for power in range(_MOST_DOUBLINGS)))
+    none = frozenset[int]()
+    drafts = [_Draft(network, segment, count, none, sram, held) for count in counts]
+    for draft in drafts:
+        yield draft.lay_out(none), False
+    for direct in (False, True):
+        for draft in drafts:
+            if direct:
+                draft = draft.with_direct_inputs()
+            sized = sorted(draft.copied, key=lambda number: -sum(draft.copied[number].slots))
+            for count in range(0 if direct else 1, len(sized) + 1):
+                layout = draft.lay_out(frozenset(sized[:count]))
+                yield layout, True
+                if layout.sram_bytes <= sram:
+                    break
 
 
-@lru_cache(maxsize=1024)
-def _blob(step: Step, block: Block, first: int, last: int) -> WeightBlob:
-    return encode_blob(step, block, first, last)
+class _Draft:
+    """A segment in so many stripes.  direct: stores that are read where they are."""
+
+    def __init__(
+        self, network: SegmentedNetwork, segment: int, stripes: int, direct: frozenset[int], sram: int, held: tuple[Placed, ...]
+    ) -> None:
+        lowered = network.lowered
+        self.network, self.segment, self.stripes, self.sram, self.held = network, segment, stripes, sram, held
+        self.plan = network.cascade(segment, stripes, direct)
+        self.schedule = schedule_cascade(self.plan, lowered.steps, lowered.stores, network.leaving(segment))
+        self.steps = {number: lowered.steps[number] for number in range(self.plan.first, self.plan.last)}
+        self.runs = {number: list[tuple[int, Run]]() for number in self.steps}
+        for time, action in enumerate(self.schedule.actions):
+            if isinstance(action, Run):
+                self.runs[action.step].append((time, action))
+
+    def with_direct_inputs(self) -> _Draft:
+        """The draft whose inputs from DRAM have no rings."""
+        return _Draft(self.network, self.segment, self.stripes, self.plan.loaded | self.plan.saved, self.sram, self.held)
+
+    def lay_out(self, small: frozenset[int]) -> SegmentLayout:
+        """Addresses.  small: steps whose weights are to take little room."""
+        blocks, weights = dict[int, Block](), dict[int, StepWeights]()
+        for number in self.steps:
+            blocks[number], own = self._weights(number, number in small)
+            if own:
+                weights[number] = own
+        addresses, end = allocate([*self._rings(), *self._weight_buffers(weights)], self.held)
+        rings = {key[1]: address for key, address in addresses.items() if key[0] == "ring"}
+        places = {(key[1], key[2]): address for key, address in addresses.items() if key[0] == "weights"}
+        return SegmentLayout(self.plan, self.schedule, blocks, weights, rings, places, end)
+
+    @cached_property
+    def copied(self) -> dict[int, StepWeights]:
+        """Weights that are copied as a whole, by step."""
+        weights = {number: self._weights(number, False)[1] for number in self.steps}
+        return {number: own for number, own in weights.items() if own and own.copied}
+
+    def _weights(self, number: int, small: bool) -> tuple[Block, StepWeights | None]:
+        """The block and the weights of a step.  They are not copied where one block has all rows and columns anyway."""
+        step, runs = self.steps[number], len(self.runs[number])
+        rows, channels = max((run.last - run.first for _, run in self.runs[number]), default=1), step.result.channels
+        if step.weights is None:
+            return choose_block(step, rows, channels, 0), None
+        block = choose_block(step, rows, channels, _DRAM_COST)
+        passes = -(-rows // block.rows) * -(-step.result.columns // block.columns)
+        if passes * runs == 1 or (small and runs > 1):
+            return block, StepWeights((self._blob(step, block, 0, channels),), False, passes * runs)
+        block = choose_block(step, rows, channels, _SRAM_COST)
+        whole = self._blob(step, block, 0, channels)
+        count = -(-whole.nbytes * _RUN_SHARE // self.sram) if small else 1
+        width = max(1, -(-channels // count // block.channels)) * block.channels
+        if width >= channels:
+            return block, StepWeights((whole,), True, 1)
+        parts = [self._blob(step, block, first, min(channels, first + width)) for first in range(0, channels, width)]
+        return block, StepWeights(tuple(parts), True, 1)
+
+    def _blob(self, step: Step, block: Block, first: int, last: int) -> WeightBlob:
+        key = (id(step), block.channels, first, last)
+        if key not in self.network.blobs:
+            self.network.blobs[key] = encode_blob(step, block, first, last)
+        return self.network.blobs[key]
+
+    def _weight_buffers(self, weights: Mapping[int, StepWeights]) -> Iterator[Buffer]:
+        """Places of weights: for all stripes, or from the operation before theirs on, beside which they are copied."""
+        times = sorted(time for runs in self.runs.values() for time, _ in runs)
+        for number, own in weights.items():
+            first, last = self.runs[number][0][0], self.runs[number][-1][0]
+            before = times[max(0, times.index(first) - 1)]
+            for index, size in enumerate(own.slots):
+                span = (before, last) if len(self.runs[number]) == 1 else (0, len(self.schedule.actions))
+                yield Buffer(("weights", number, index), size, *span)
+
+    def _rings(self) -> Iterator[Buffer]:
+        """Places of rings: for all stripes; of one stripe, as long as something reads or writes them."""
+        times = dict[int, list[int]]()
+        for time, action in enumerate(self.schedule.actions):
+            stores = [action.store] if not isinstance(action, Run) else [
+                view.store for view in (*self.steps[action.step].reads, self.steps[action.step].result)
+            ]  # fmt: skip
+            for store in stores:
+                times.setdefault(store, []).append(time)
+        for store, rows in self.schedule.ring_rows.items():
+            spec = self.network.lowered.stores[store]
+            span = (0, len(self.schedule.actions)) if self.stripes > 1 else (min(times[store]), max(times[store]))
+            yield Buffer(("ring", store), rows * row_bytes(spec, store in self.network.bricks), *span)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from compiler.ethosu.cascade import CascadePlan
 from compiler.ethosu.lowering import LoweredNetwork
 from compiler.ethosu.places import BRICK
+from compiler.ethosu.weight_blobs import WeightBlob
 from simulator.npu.errors import BadInputError
 
 
@@ -35,10 +36,11 @@ def single_operators(operators: int) -> StreamPlan:
 
 @dataclass(frozen=True, eq=False)
 class SegmentedNetwork:
-    """A network and a plan of it, with what follows from both."""
+    """A network and a plan of it, with what follows from both.  blobs: weights that are coded already (`segment_layout`)."""
 
     lowered: LoweredNetwork
     plan: StreamPlan
+    blobs: dict[tuple[int, int, int, int], WeightBlob] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         place = 0
@@ -105,9 +107,7 @@ class SegmentedNetwork:
     def leaving(self, segment: int) -> frozenset[int]:
         """Stores that a segment writes and something behind it reads."""
         return frozenset(
-            store
-            for store, writers in self.writers.items()
-            if segment in writers and max(self.readers.get(store, {-1})) > segment
+            store for store, writers in self.writers.items() if segment in writers and max(self.readers.get(store, {-1})) > segment
         )
 
     def cascade(self, segment: int, stripes: int, direct: frozenset[int] = frozenset()) -> CascadePlan:

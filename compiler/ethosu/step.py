@@ -5,7 +5,7 @@ A view is a part of a tensor in memory, its *store*.  Operators that only move v
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,8 @@ NEAREST, ZEROS = 1, 2
 class View(NamedTuple):
     """[rows, columns, channels] of a store, from a place in it on.  zero: zero point as the part subtracts or adds it.
 
-    step: of rows and columns in the store, 2 where it has every second one.  flat: whether it has the store's bytes in order, in another shape.
+    step: of rows and columns in the store, 2 where it has every second one.
+    flat: whether it has the store's bytes in order, in another shape.
     """
 
     store: int
@@ -76,6 +77,9 @@ class OperandScale(NamedTuple):
     scaling: Scaling = Scaling(0, 0)
 
 
+_POINT_WINDOW, _ONE, _UNSCALED = Window(), Scaling(1 << 30, 30), OperandScale()
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """An operation.  operator: its number in the network.  unit: CONV, DEPTHWISE, POOL or ELEMENTWISE.  mode: of the last two.
@@ -90,16 +94,16 @@ class Step:
     reads: tuple[View, ...]
     result: View
     mode: str = ""
-    window: Window = Window()
+    window: Window = _POINT_WINDOW
     weights: NDArray[np.int16] | None = None
     records: Records | None = None
-    scaling: Scaling = Scaling(1 << 30, 30)
-    operand_scale: OperandScale = OperandScale()
+    scaling: Scaling = _ONE
+    operand_scale: OperandScale = _UNSCALED
     reversed: bool = False
     rounding: int = DOUBLE
     low: int = -128
     high: int = 127
-    table: NDArray[Any] | None = field(default=None)
+    table: NDArray[Any] | None = None
 
     @property
     def label(self) -> str:

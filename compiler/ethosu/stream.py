@@ -64,15 +64,22 @@ def emit_stream(network: SegmentedNetwork, sram: int, borders: Mapping[int, int]
     for layout in layouts:
         emitter.write_segment(layout)
     words = emitter.writer.stop()
-    ends = [tuple(emitter.tensor_place(number) for number in numbers) for numbers in (network.lowered.network.inputs, network.lowered.network.outputs)]
+    inputs, outputs = (
+        tuple(emitter.tensor_place(number) for number in numbers)
+        for numbers in (network.lowered.network.inputs, network.lowered.network.outputs)
+    )
     fast = max((layout.sram_bytes for layout in layouts), default=held_end)
     planned = planned_bytes(network, tuple(layouts), len(words), emitter.tables_loaded)
-    return CommandStream(words, emitter.constants(), emitter.arena, max(fast, ALIGN), *ends, planned, tuple(layouts))
+    return CommandStream(words, emitter.constants(), emitter.arena, max(fast, ALIGN), inputs, outputs, planned, tuple(layouts))
 
 
 def _place_held(network: SegmentedNetwork) -> tuple[tuple[Placed, ...], int]:
     buffers = [
-        Buffer(store, network.lowered.stores[store].rows * row_bytes(network.lowered.stores[store], store in network.bricks), *network.lifetime(store))
+        Buffer(
+            store,
+            network.lowered.stores[store].rows * row_bytes(network.lowered.stores[store], store in network.bricks),
+            *network.lifetime(store),
+        )
         for store in sorted(network.held)
     ]
     addresses, end = allocate(buffers)
@@ -138,7 +145,7 @@ class _Emitter:
         weights = layout.weights.get(step)
         if weights is None or not weights.copied:
             return
-        blob, address = weights.blobs[index], layout.weight_places[step, index]
+        blob, address = weights.blobs[index], layout.weight_place(step, index)
         source = self._constant(("weights", step, index), blob.weights + blob.scales)
         self.writer.copy(ByteRange(CONSTANTS, source, source + blob.nbytes), ByteRange(FAST, address, address + blob.nbytes))
 
@@ -156,7 +163,7 @@ class _Emitter:
                 if index + 1 < len(weights.blobs):
                     self._fetch(layout, action.step, index + 1)
                 if weights.copied:
-                    region, address = FAST, layout.weight_places[action.step, index]
+                    region, address = FAST, layout.weight_place(action.step, index)
                 else:
                     region, address = CONSTANTS, self._constant(("weights", action.step, index), blob.weights + blob.scales)
                 place = WeightPlace(region, address, address + len(blob.weights), address + blob.nbytes)

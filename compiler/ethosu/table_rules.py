@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.lowering import Lowering, Rule
-from compiler.frontend.tflite.network import NetworkOperator, Tensor
 from compiler.ethosu.scaling import POINT, Scaling, quantize_multiplier
+from compiler.frontend.tflite.network import NetworkOperator, Tensor
 
 Table = NDArray[np.int8]
 _CODES = np.arange(-128, 128)
@@ -30,7 +30,7 @@ def _rounded(reals: NDArray[np.float64], y: Tensor) -> NDArray[np.int64]:
 
 
 def _reals(x: Tensor) -> NDArray[np.float64]:
-    return (_CODES - x.zero) * float(x.scale)
+    return np.asarray((_CODES - x.zero) * float(x.scale), np.float64)
 
 
 def _logistic(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:

@@ -30,11 +30,12 @@ class WeightBlob(NamedTuple):
 
 def encode_blob(step: Step, block: Block, first: int, last: int) -> WeightBlob:
     """The blob of some channels of a step with weights."""
-    assert step.weights is not None and step.records is not None
+    assert step.weights is not None
+    assert step.records is not None
     weights, window = step.weights[first:last], step.window
     shape = KernelShape(
-        len(weights), weights.shape[1], weights.shape[2], weights.shape[3], block.channels, step.unit == "DEPTHWISE", part_kernel_first(step),
-        8, window.dilation_y, window.dilation_x,
+        len(weights), weights.shape[1], weights.shape[2], weights.shape[3], block.channels, step.unit == "DEPTHWISE",
+        part_kernel_first(step), 8, window.dilation_y, window.dilation_x,
     )  # fmt: skip
     return WeightBlob(first, last, encode_weights(weights, shape), _encode_records(Records(*(part[first:last] for part in step.records))))
 

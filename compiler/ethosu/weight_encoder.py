@@ -26,9 +26,9 @@ Bits = NDArray[np.uint8]
 
 
 class _Coding(NamedTuple):
-    """Of a slice.  indices: of its weights.  palette: codes of weights; empty where indices are codes less `offset`.  divisor: 7 for raw ones.
+    """Of a slice.  indices: of its weights.  palette: codes of weights; empty where indices are codes less `offset`.
 
-    runs: zeros in front of all weights and behind each, where they are coded apart, with their divisor.
+    divisor: 7 for raw indices.  runs: zeros in front of all weights and behind each, where they are coded apart, with their divisor.
     """
 
     indices: NDArray[np.int64]
@@ -73,7 +73,7 @@ def _coding_of(weights: NDArray[np.int64]) -> _Coding:
 
 def _codes_of(weights: NDArray[np.int64], raw: bool) -> tuple[_Coding, int]:
     """Indices of weights and their bits.  raw: whether they may be as they are."""
-    codes = 2 * np.abs(weights) | (weights < 0)
+    codes = 2 * np.abs(weights) + (weights < 0)
     values, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
     palette, offset = np.zeros(0, np.int64), int(min(_LARGEST_OFFSET, values[0]))
     indices = codes - offset
@@ -156,7 +156,8 @@ def _divided_chunks(coding: _Coding) -> Bits:
     counts = quotients // 2 + 1
     ends = np.cumsum(counts) - 1
     symbols = np.full(-(-int(counts.sum()) // _CHUNK) * _CHUNK, 2, np.int64)
-    symbols[ends], symbols[ends[-1] + 1 :] = quotients % 2, 0
+    symbols[ends] = quotients % 2
+    symbols[ends[-1] + 1 :] = 0
     chunks = symbols.reshape(-1, _CHUNK)
     ones = (chunks > 0).sum(axis=1)
     ended = np.bincount(ends // _CHUNK, minlength=len(chunks))

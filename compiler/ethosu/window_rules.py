@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compiler.ethosu.lowering import Lowering
-from compiler.frontend.tflite.network import NetworkOperator
 from compiler.ethosu.step import Window
+from compiler.frontend.tflite.network import NetworkOperator
 from compiler.frontend.tflite.schema import SAME
 
 LONGEST_STRIDE, LONGEST_DILATION = 3, 2

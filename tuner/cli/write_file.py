@@ -12,8 +12,8 @@ from compiler.frontend.partition.partition import Partition
 from compiler.model import LoweredModel, ModelSpec
 from compiler.package.onnx_out import write_packed
 from compiler.plan.plan import Plan
-from simulator.npu.files import atomic_write
 from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.files import atomic_write
 from simulator.objective import Pace
 from simulator.onnx_names import Style
 from tuner.finalize.packagers import package_plans

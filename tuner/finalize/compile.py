@@ -48,7 +48,10 @@ class CompiledRun(NamedTuple):
 def compile_plans(
     opened: LoweredModel, end: SessionEnd[LocalPath], chosen: ChosenPlans, config: TuneConfig, request: TuneRequest
 ) -> CompiledRun:
-    """Compiled variants, written to `best.onnx` and `plans/`, and to the files of a part's own stack.  Raises `InfeasibleError` where the NPU has no program for a champion."""
+    """Compiled variants, written to `best.onnx`, `plans/`, and files of a part's own stack.
+
+    Raises `InfeasibleError` where the NPU has no program for a champion.
+    """
     folder, searches, runs = end
     levels, simulated = runs[0].levels, config.target.name == NPU
     try:

@@ -97,7 +97,7 @@ class Scalar(NamedTuple):
     value: Any
 
 
-Fields = Mapping[int, Any]
+Fields = Mapping[Any, Any]
 """A table to write: field number -> `Scalar`, bytes (a string), an array, a mapping (a table), or a sequence of mappings."""
 _ALIGN = 16
 """Of arrays: what the part demands of a stream and its constants."""

@@ -110,7 +110,7 @@ def read_network(data: bytes) -> Network:
     if wrong := [number for number in numbers if not 0 <= number < len(tensors)]:
         raise BadInputError(f"tensor {wrong[0]}: expected 0 to {len(tensors) - 1}")
     versions = {name: code.number(Code.VERSION, "i", 1) for (name, _), code in zip(kinds, root.tables(Model.CODES), strict=True)}
-    return Network(tensors, operators, *ends, versions)
+    return Network(tensors, operators, ends[0], ends[1], versions)
 
 
 def _kind(code: Table) -> tuple[str, int]:

@@ -70,13 +70,13 @@ class _Writer:
         shape = self.tensor(number).shape
         return [shape[axis] for axis in _TO_CHANNELS] if len(shape) == _RANK else list(shape)
 
-    def node(self, kind: str, inputs: list[str], output: str, suffix: str = "", **attributes: Any) -> str:
+    def node(self, kind: str, inputs: list[str], output: str, suffix: str = "", /, **attributes: Any) -> str:
         """A node; its output."""
         name = f"{NODE}{self.number}{suffix}"
         self.nodes.append(helper.make_node(kind, inputs, [output], name=name, **attributes))
         return output
 
-    def array(self, name: str, values: NDArray[Any]) -> str:
+    def array(self, name: str, values: NDArray[Any] | np.float32) -> str:
         """An initializer."""
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
@@ -203,7 +203,9 @@ def _transposed(writer: _Writer, operator: NetworkOperator) -> None:
     fronts = [max(0, total) // 2 for total in totals]
     pads = [*fronts, *(max(0, total) - front for total, front in zip(totals, fronts, strict=True))]
     fields = {"pads": pads, "output_padding": [max(0, -total) for total in totals]}
-    output = writer.node("ConvTranspose", [writer.read(source), read], _result(operator), kernel_shape=list(shape[1:3]), strides=strides, **fields)
+    output = writer.node(
+        "ConvTranspose", [writer.read(source), read], _result(operator), kernel_shape=list(shape[1:3]), strides=strides, **fields
+    )
     writer.write(operator, writer.activated(operator, output))
 
 
