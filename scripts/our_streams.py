@@ -17,12 +17,14 @@ from compiler.ethosu.network_parts import CompiledNetwork, compile_network
 from compiler.ethosu.places import ARENA, CONSTANTS, FAST
 from compiler.ethosu.plan_mapping import map_plan
 from compiler.ethosu.segments import StreamPlan, single_operators
+from compiler.frontend.partition.partition import AllOnHostError
 from compiler.frontend.tflite.network import Network, read_network
 from compiler.frontend.tflite.to_onnx import to_onnx
 from compiler.model import ModelSpec, lower_model
 from simulator.ethosu.byte_counts import ByteCount, Channel
 from simulator.ethosu.executor import Execution, execute
 from simulator.ethosu.memory_regions import Region
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 
 MACHINE = "ethos-u65-256"
@@ -74,8 +76,11 @@ def compile_ours(model: bytes, plans: str) -> OurStream:
 
 
 def predicted_segments(network: Network) -> tuple[Network, StreamPlan]:
-    """The plan that is predicted to be the fastest at the last level of the machine."""
-    opened = lower_model(ModelSpec.named(Path("model"), MACHINE, "float16", {}, None), to_onnx(network), "model")
+    """The plan that is predicted to be the fastest at the last level of the machine; single operators where it has none to plan."""
+    try:
+        opened = lower_model(ModelSpec.named(Path("model"), MACHINE, "float16", {}, None), to_onnx(network), "model")
+    except (AllOnHostError, UnsupportedError):
+        return network, single_operators(len(network.operators))
     plan = list(quick_plans(opened).values())[-1]
     return map_plan(network, plan, {spec.name: spec.operator.y for graph in opened.target_graphs for spec in graph.operators})
 

@@ -113,7 +113,7 @@ class _Progress:
                 low, high = step.input_rows(first, last) if place == 0 else (first, last)
                 self._provide(view, self._needed(view, low, high), number)
             if step.result.store in self.plan.rings:
-                self._keep(step.result.store, _store_row(step.result, last - 1) + 1)
+                self._keep(step.result.store, _store_row(step.result, first), _store_row(step.result, last - 1) + 1)
             self.actions.append(Run(number, first, last))
             self.made[number] = last
             self._save(step.result.store)
@@ -121,7 +121,7 @@ class _Progress:
     def _provide(self, view: View, last: int, reader: int) -> None:
         """Have rows of a store up to `last`, for a step that comes behind its writers."""
         if view.store in self.loaded and last > self.loaded[view.store]:
-            self._keep(view.store, last)
+            self._keep(view.store, self.loaded[view.store], last)
             self.actions.append(Load(view.store, self.loaded[view.store], last))
             self.loaded[view.store] = last
         for number in self.writers.get(view.store, ()):
@@ -137,10 +137,10 @@ class _Progress:
             return self.stores[view.store].rows
         return _store_row(view, (last if view.rows > 1 else 1) - 1) + 1
 
-    def _keep(self, store: int, top: int) -> None:
-        """Give the ring room for rows up to `top`, from the first that is needed still."""
+    def _keep(self, store: int, first: int, top: int) -> None:
+        """Give the ring room for rows [first, top) that are written now, and for others that are needed still."""
         self.top[store] = max(self.top[store], top)
-        low = self.top[store]
+        low = first
         for number, view in self.readers[store]:
             made, step = self.made[number], self.steps[number]
             if made >= step.result.rows:

@@ -186,11 +186,11 @@ class GroupFinder:
         scale, zero = self.constants.get(after.input[1]), self.constants.get(after.input[2]) if len(after.input) > 2 else np.uint8(0)
         if scale is None or zero is None or scale.size != 1 or zero.size != 1 or zero.dtype not in (np.uint8, np.int8):
             return False
-        ends = np.iinfo(zero.dtype)
+        ends, zero_point = np.iinfo(zero.dtype), int(zero.reshape(()))
         if node.op_type == "Relu":
-            return int(zero) == ends.min
+            return zero_point == ends.min
         lower_limit, upper_limit = (self.constants.get(name) if name else None for name in (*node.input[1:], "", "")[:2])
-        low, high = ((np.float32(end) - np.float32(int(zero))) * scale.reshape(()) for end in (ends.min, ends.max))
+        low, high = ((np.float32(end) - np.float32(zero_point)) * scale.reshape(()) for end in (ends.min, ends.max))
         has_limit = [bool(name) for name in (*node.input[1:], "", "")[:2]]
         if (has_limit[0] and lower_limit is None) or (has_limit[1] and upper_limit is None):
             return False

@@ -78,7 +78,7 @@ class _Writer:
 
     def array(self, name: str, values: NDArray[Any] | np.float32) -> str:
         """An initializer."""
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def read(self, number: int) -> str:
@@ -129,10 +129,13 @@ class _Writer:
         cuts_high = bounds[1] is not None and high > bounds[1] + float(tensor.scale) / 2
         if low >= bounds[0] and not cuts_high:
             return output
+        number, parts = operator.outputs[0], self._parameters(f"t{operator.outputs[0]}.raw", tensor)
+        self.node("QuantizeLinear", [output, *parts], f"t{number}.raw", ".raw")  # a bound within the range is one of integers
+        output = self.node("DequantizeLinear", [f"t{number}.raw", *parts], f"t{number}.raw.float", ".raw.float")
         if bounds[1] is None:
-            return self.node("Relu", [output], f"t{operator.outputs[0]}.active", ".active")
-        ends = [self.array(f"t{operator.outputs[0]}.{name}", np.float32(end)) for name, end in zip(("low", "high"), bounds, strict=True)]
-        return self.node("Clip", [output, *ends], f"t{operator.outputs[0]}.active", ".active")
+            return self.node("Relu", [output], f"t{number}.active", ".active")
+        ends = [self.array(f"t{number}.{name}", np.float32(end)) for name, end in zip(("low", "high"), bounds, strict=True)]
+        return self.node("Clip", [output, *ends], f"t{number}.active", ".active")
 
 
 def _result(operator: NetworkOperator) -> str:

@@ -53,7 +53,9 @@ class Builder:
 
     # operators
 
-    def conv(self, x: int, channels: int, kernel: tuple[int, int], stride: int, dilation: int, same: bool, depthwise: bool, low: bool) -> int:
+    def conv(
+        self, x: int, channels: int, kernel: tuple[int, int], stride: int, dilation: int, same: bool, depthwise: bool, low: bool
+    ) -> int:
         values, source = self.values[x], self.tensors[x]
         inputs = values.shape[2]
         outputs = inputs if depthwise else channels
@@ -85,7 +87,14 @@ class Builder:
             counts = windows(np.ones_like(values), kernel, stride, 1, same, 0).sum(axis=(3, 4))
             return np.sign(sums) * ((np.abs(sums) + counts // 2) // counts)
 
-        options = {"padding": int(not same), "stride_x": stride, "stride_y": stride, "columns": kernel[1], "rows": kernel[0], "activation": 0}
+        options = {
+            "padding": int(not same),
+            "stride_x": stride,
+            "stride_y": stride,
+            "columns": kernel[1],
+            "rows": kernel[0],
+            "activation": 0,
+        }
         size = windows(values, kernel, stride, 1, same, 0).shape[:2]
         kind = "MAX_POOL_2D" if greatest else "AVERAGE_POOL_2D"
         return self.result((*size, values.shape[2]), kind, [x], made, x, **options)
@@ -124,9 +133,7 @@ class Builder:
         return self.result(twice.shape, "RESIZE_NEAREST_NEIGHBOR", [x], lambda y: twice, x, **options)
 
 
-def windows(
-    values: NDArray[np.int64], kernel: tuple[int, int], stride: int, dilation: int, same: bool, padding: int
-) -> NDArray[np.int64]:
+def windows(values: NDArray[np.int64], kernel: tuple[int, int], stride: int, dilation: int, same: bool, padding: int) -> NDArray[np.int64]:
     """[rows, columns, channels, kernel rows, kernel columns] of a padded image."""
     reach = [(taps - 1) * dilation + 1 for taps in kernel]
     sizes = [-(-(size - (0 if same else taps - 1)) // stride) for size, taps in zip(values.shape, reach, strict=False)]

@@ -66,9 +66,10 @@ def test_a_cascade_moves_only_its_ends_and_weights():
     ends = 24 * 16 * (8 + 16)
     for stream in together.values():
         weights = len(stream.compiled.parts[0].stream.constants)
-        assert stream.planned["results"] + stream.planned["copies_read"] + stream.planned.get("weights", 0) + stream.planned.get(
-            "scales", 0
-        ) == ends + weights
+        assert (
+            stream.planned["results"] + stream.planned["copies_read"] + stream.planned.get("weights", 0) + stream.planned.get("scales", 0)
+            == ends + weights
+        )
     assert sum(apart.planned.values()) > sum(together[1].planned.values()) + 2 * 2 * 24 * 16 * 16 - 4 * 400
     fast = [together[stripes].compiled.fast for stripes in (1, 4, 24)]
     assert fast[0] > fast[1] > fast[2]
@@ -102,3 +103,11 @@ def test_drawn_networks_have_every_kind():
 
     collect()
     assert kinds == set(KINDS)
+
+
+def test_rows_that_nobody_reads_have_room():
+    """A pooling that leaves out rows, behind one that makes several at once."""
+    builder = Builder(0)
+    x = builder.pool(builder.input(14, 5, 1), (2, 3), 3, False, False)
+    builder.pool(x, (1, 1), 3, False, False)
+    assert_right(builder, builder.network(), StreamPlan((StreamSegment(0, 2, 2),)))

@@ -1,0 +1,148 @@
+"""Files with streams: a `.tflite` file that has them as custom operators, and raw words."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from compiler.ethosu.driver_file import RAW_MAGIC, RAW_VERSION, driver_payload, write_raw, write_tflite
+from compiler.ethosu.network_parts import CompiledNetwork, compile_network
+from compiler.ethosu.segments import single_operators
+from compiler.frontend.tflite.flatbuffer import Scalar, Table, read_root, write_root
+from compiler.frontend.tflite.network import read_network
+from compiler.frontend.tflite.schema import (
+    BUFFER_DATA,
+    CUSTOM,
+    IDENTIFIER,
+    METADATA_BUFFER,
+    METADATA_NAME,
+    Code,
+    OperatorField,
+    SubGraph,
+    TensorField,
+)
+from compiler.frontend.tflite.schema import Model as ModelField
+from simulator.ethosu.driver_payload import read_payload
+from simulator.ethosu.executor import execute
+from simulator.ethosu.memory_regions import Region
+from simulator.npu.errors import UnsupportedError
+from tests.compiler.ethosu.models import Model, model
+
+
+def compiled(name: str) -> CompiledNetwork:
+    network = read_network(model(name).data)
+    return compile_network(network, single_operators(len(network.operators)), 384 << 10)
+
+
+class File:
+    """A written file, by the reader of fields."""
+
+    def __init__(self, data: bytes) -> None:
+        self.root = read_root(data, IDENTIFIER)
+        (self.graph,) = self.root.tables(ModelField.SUBGRAPHS)
+        self.buffers = self.root.tables(ModelField.BUFFERS)
+        self.tensors = self.graph.tables(SubGraph.TENSORS)
+        self.operators = self.graph.tables(SubGraph.OPERATORS)
+
+    def content(self, tensor: int) -> bytes:
+        return self.buffers[self.tensors[tensor].number(TensorField.BUFFER, "I")].array(BUFFER_DATA, "u1").tobytes()
+
+    def size(self, tensor: int) -> int:
+        return int(np.prod(self.tensors[tensor].array(TensorField.SHAPE, "<i4")))
+
+    def kind(self, operator: Table) -> tuple[int, str]:
+        code = self.root.tables(ModelField.CODES)[operator.number(OperatorField.CODE, "I")]
+        return code.number(Code.BUILTIN, "i"), code.text(Code.CUSTOM)
+
+    def offsets(self) -> list[int]:
+        (entry,) = self.root.tables(ModelField.METADATA)
+        assert entry.text(METADATA_NAME) == "OfflineMemoryAllocation"
+        words = self.buffers[entry.number(METADATA_BUFFER, "I")].array(BUFFER_DATA, "u1").view("<i4")
+        assert words[2] == len(self.tensors) == len(words) - 3
+        return words[3:].tolist()
+
+
+@pytest.mark.parametrize("name", ["table_activations", "CONV_2D", "ADD", "MAX_POOL_2D"])
+def test_a_file_has_what_its_operator_needs(name):
+    """The stream of the file alone, on memory as its operator describes it."""
+    source, file = model(name), File(write_tflite(compiled(name)))
+    (operator,) = file.operators
+    assert file.kind(operator) == (CUSTOM, "ethos-u")
+    payload, constants, arena, fast, *inputs = operator.array(OperatorField.INPUTS, "<i4").tolist()
+    outputs = operator.array(OperatorField.OUTPUTS, "<i4").tolist()
+    assert inputs == file.graph.array(SubGraph.INPUTS, "<i4").tolist()
+    assert outputs == file.graph.array(SubGraph.OUTPUTS, "<i4").tolist()
+    read, offsets = read_payload(file.content(payload)), file.offsets()
+    assert (read.macs, read.shared_buffer_bytes) == (256, 48 << 10)
+    assert (offsets[arena], offsets[payload]) == (0, -1)
+    dram = np.full(file.size(arena), 0x55, np.uint8)
+    for tensor, value in zip(inputs, source.inputs, strict=True):
+        dram[offsets[tensor] : offsets[tensor] + value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
+    regions = {
+        0: Region(np.frombuffer(file.content(constants), np.uint8), "dram", 1, False), 1: Region(dram, "dram", 1),
+        2: Region(np.full(file.size(fast), 0xAA, np.uint8), "sram", 0),
+    }  # fmt: skip
+    execute(read.words, regions)
+    for tensor, expected in zip(outputs, source.outputs, strict=True):
+        np.testing.assert_array_equal(dram[offsets[tensor] : offsets[tensor] + expected.nbytes].view(np.int8), expected.ravel())
+
+
+def test_an_operator_of_the_processor_stays():
+    file = File(write_tflite(compiled("keyword_spotting")))
+    assert [file.kind(operator) for operator in file.operators] == [(CUSTOM, "ethos-u"), (25, "")]
+    options = file.operators[1].table(OperatorField.OPTIONS)
+    assert options is not None
+    assert options.number(0, "f") == 1.0
+    logits = file.operators[1].array(OperatorField.INPUTS, "<i4").tolist()
+    assert logits == [file.operators[0].array(OperatorField.OUTPUTS, "<i4")[-1]]
+
+
+def test_a_compiled_file_is_no_model():
+    with pytest.raises(UnsupportedError, match="a custom operator 'ethos-u': expected a file that no compiler has written"):
+        read_network(write_tflite(compiled("CONV_2D")))
+
+
+def test_the_stream_of_a_payload_begins_at_16_bytes():
+    words = tuple(range(1, 70_000))
+    payload = driver_payload(words)
+    assert read_payload(payload).words == words
+    assert (len(payload) - 4 * len(words)) % 16 == 0
+
+
+def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
+    """Outputs of the one stream of a file of raw words."""
+    assert raw[:4] == RAW_MAGIC
+    assert struct.unpack_from("<2I", raw, 4) == (RAW_VERSION, 1)
+    words, constants, arena, fast, inputs, outputs = struct.unpack_from("<6I", raw, 12)
+    ports = np.frombuffer(raw, "<u4", 2 * (inputs + outputs), 36).reshape(-1, 2).tolist()
+    first = -(-(36 + 8 * len(ports)) // 16) * 16
+    second = -(-(first + words) // 16) * 16
+    dram = np.zeros(arena, np.uint8)
+    for (offset, size), value in zip(ports, source.inputs, strict=False):
+        dram[offset : offset + size] = np.frombuffer(value.tobytes(), np.uint8)
+    regions = {
+        0: Region(np.frombuffer(raw, np.uint8, constants, second), "dram", 1, False), 1: Region(dram, "dram", 1),
+        2: Region(np.zeros(fast, np.uint8), "sram", 0),
+    }  # fmt: skip
+    execute(raw[first : first + words], regions)
+    return [dram[offset : offset + size].view(np.int8) for offset, size in ports[inputs:]]
+
+
+def test_raw_words_run():
+    source = model("table_activations")
+    for output, expected in zip(run_raw(write_raw(compiled(source.name)), source), source.outputs, strict=True):
+        np.testing.assert_array_equal(output, expected.ravel())
+
+
+def test_tables_are_read_as_they_were_written():
+    fields = {0: Scalar("b", -3), 2: b"name", 3: np.arange(5, dtype="<i8"), 4: [{1: Scalar("f", 0.5)}, {}], 7: {0: Scalar("I", 7)}}
+    root = read_root(write_root(fields, b"TEST"), b"TEST")
+    assert (root.number(0, "b"), root.number(1, "b", 5), root.text(2)) == (-3, 5, "name")
+    assert root.array(3, "<i8").tolist() == [0, 1, 2, 3, 4]
+    assert [table.number(1, "f") for table in root.tables(4)] == [0.5, 0]
+    inner = root.table(7)
+    assert inner is not None
+    assert inner.number(0, "I") == 7
+    assert root.table(8) is None

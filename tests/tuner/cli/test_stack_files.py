@@ -1,0 +1,70 @@
+"""Command streams of a `.tflite` model: what `compile` and `tune` write, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.compiler.ethosu.models import model
+from tests.compiler.ethosu.test_driver_file import run_raw
+from tests.tuning import FEW, quick
+from tuner.cli import main
+
+MACHINE = "ethos-u65-256"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    out = tmp_path / "network.tflite"
+    out.write_bytes(model("table_activations").data)
+    return out
+
+
+def assert_right(raw: Path) -> None:
+    source = model("table_activations")
+    for output, expected in zip(run_raw(raw.read_bytes(), source), source.outputs, strict=True):
+        np.testing.assert_array_equal(output, expected.ravel())
+
+
+def test_compile_writes_a_tflite_file_and_raw_words(path, capsys):
+    out = path.parent / "out.tflite"
+    assert main(["compile", str(path), "--machine", MACHINE, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "operators 0 to 14: " in text
+    assert text.splitlines()[-1] == f"{out}: {out.stat().st_size:,} bytes"
+    assert b"ethos-u" in out.read_bytes()
+    assert_right(out.with_suffix(".u65"))
+
+
+def test_compile_of_layers_writes_other_words(path):
+    files = [path.parent / "fast.tflite", path.parent / "layers.tflite"]
+    assert main(["compile", str(path), "--machine", MACHINE, "--out", str(files[0])]) == 0
+    assert main(["compile", str(path), "--machine", MACHINE, "--layerwise", "--out", str(files[1])]) == 0
+    raw = [file.with_suffix(".u65").read_bytes() for file in files]
+    assert raw[0] != raw[1]
+    assert_right(files[1].with_suffix(".u65"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--machine", "edge"], "network.tflite on edge: expected a .tflite model on ethos-u65-256"),
+        (["--machine", MACHINE, "--check"], "--check: "),
+    ],
+)
+def test_what_does_not_go_together_is_refused(path, words, message, capsys):
+    out = path.parent / "out.tflite"
+    assert main(["compile", str(path), *words, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_run_has_them_beside_its_onnx_file(path):
+    out = path.parent / "run"
+    assert quick(path, out, 3, *FEW, machine=MACHINE).status == "done"
+    assert (out / "best.tflite").stat().st_size > 10_000
+    assert_right(out / "best.u65")
