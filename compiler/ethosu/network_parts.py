@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ethosu.addresses import ALIGN
 from compiler.ethosu.lowering import find_refusals, lower_network
+from compiler.ethosu.network_layout import lay_out_network
 from compiler.ethosu.operator_rules import RULES
 from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
 from compiler.ethosu.stream import CommandStream, emit_stream
@@ -64,7 +65,7 @@ def compile_network(network: Network, plan: StreamPlan, sram: int) -> CompiledNe
     parts = list[StreamPart]()
     for (first, last), part in zip(runs, networks, strict=True):
         segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last))
-        parts.append(StreamPart(first, last, part, emit_stream(segmented, sram, borders, end)))
+        parts.append(StreamPart(first, last, part, emit_stream(lay_out_network(segmented, sram), borders, end)))
     return CompiledNetwork(network, tuple(parts), left, borders)
 
 

@@ -40,11 +40,14 @@ def planned_bytes(network: SegmentedNetwork, layouts: tuple[SegmentLayout, ...],
     counts = dict.fromkeys(PlannedBytes._fields, 0)
     counts["commands"], counts["copies_read"] = _WORD * words, _TABLE * tables
     for layout in layouts:
-        _count_segment(network, layout, counts)
+        for channel, count in segment_bytes(network, layout).items():
+            counts[channel] += count
     return PlannedBytes(**counts)
 
 
-def _count_segment(network: SegmentedNetwork, layout: SegmentLayout, counts: dict[str, int]) -> None:
+def segment_bytes(network: SegmentedNetwork, layout: SegmentLayout) -> dict[str, int]:
+    """Of a segment, by channel."""
+    counts = dict.fromkeys(PlannedBytes._fields, 0)
     stores = network.lowered.stores
     for action in layout.schedule.actions:
         if not isinstance(action, Run):
@@ -67,6 +70,7 @@ def _count_segment(network: SegmentedNetwork, layout: SegmentLayout, counts: dic
     for weights in layout.weights.values():
         if weights.copied:
             counts["copies_read"] += sum(blob.nbytes for blob in weights.blobs)
+    return counts
 
 
 def _read_bytes(step: Step, block: Block, view: View, place: int, first: int, last: int) -> int:

@@ -63,11 +63,13 @@ class SegmentLayout(NamedTuple):
         return self.weight_places[step, index % len(self.weights[step].slots)]
 
 
-def lay_out_segment(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Placed, ...]) -> SegmentLayout:
-    """A layout that fits.  held: what lies in SRAM meanwhile.  Raises `InfeasibleError`."""
+def lay_out_segment(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Placed, ...], shrinks: bool = True) -> SegmentLayout:
+    """A layout that fits.  held: what lies in SRAM meanwhile.  shrinks: whether it may be small.  Raises `InfeasibleError`."""
     least, best = 1 << 62, None
     for layout, small in _layouts(network, segment, sram, held):
         least = min(least, layout.sram_bytes)
+        if small and not shrinks:
+            break
         if layout.sram_bytes > sram:
             continue
         if not small:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from compiler.ethosu.addresses import ALIGN, Buffer, Placed, allocate
 from compiler.ethosu.cascade import Load, Run, Save
 from compiler.ethosu.command_writer import SHARED, ByteRange, CommandWriter
+from compiler.ethosu.network_layout import NetworkLayout
 from compiler.ethosu.places import ARENA, CONSTANTS, FAST, Place, copy_rows, row_bytes
 from compiler.ethosu.planned_bytes import PlannedBytes, planned_bytes
-from compiler.ethosu.segment_layout import SegmentLayout, lay_out_segment
+from compiler.ethosu.segment_layout import SegmentLayout
 from compiler.ethosu.segments import SegmentedNetwork
 from compiler.ethosu.step_writer import TABLE_BYTES, TABLES, StepRun, WeightPlace, write_run
-from simulator.npu.errors import InfeasibleError
 
 _TABLE_SLOTS = 8
 
@@ -44,46 +44,19 @@ class CommandStream(NamedTuple):
     layouts: tuple[SegmentLayout, ...]
 
 
-def emit_stream(network: SegmentedNetwork, sram: int, borders: Mapping[int, int], borders_end: int) -> CommandStream:
-    """The stream of a network.  sram: bytes that it may use.  Raises `InfeasibleError` where a segment does not fit.
+def emit_stream(network: NetworkLayout, borders: Mapping[int, int], borders_end: int) -> CommandStream:
+    """The stream of a network that is laid out.
 
     borders: offsets in the arena of the network's inputs and outputs, and of others that the stream leaves alone, up to `borders_end`.
     """
-    held_places, held_end = _place_held(network)
-    if held_end > sram:
-        raise InfeasibleError(f"held tensors: {held_end:,} bytes of SRAM, {sram:,} are there: expected fewer")
-    layouts = []
-    for number in range(len(network.plan.segments)):
-        meanwhile = tuple(
-            Placed(Buffer(buffer.key, buffer.size, 0, 1 << 30), address)
-            for buffer, address in held_places
-            if buffer.begin <= number <= buffer.end
-        )
-        layouts.append(lay_out_segment(network, number, sram, meanwhile))
-    emitter = _Emitter(network, {buffer.key: address for buffer, address in held_places}, borders, borders_end)
+    segmented, layouts = network.network, network.layouts
+    emitter = _Emitter(segmented, {buffer.key: address for buffer, address in network.held}, borders, borders_end)
     for layout in layouts:
         emitter.write_segment(layout)
-    words = emitter.writer.stop()
-    inputs, outputs = (
-        tuple(emitter.tensor_place(number) for number in numbers)
-        for numbers in (network.lowered.network.inputs, network.lowered.network.outputs)
-    )
-    fast = max((layout.sram_bytes for layout in layouts), default=held_end)
-    planned = planned_bytes(network, tuple(layouts), len(words), emitter.tables_loaded)
-    return CommandStream(words, emitter.constants(), emitter.arena, max(fast, ALIGN), inputs, outputs, planned, tuple(layouts))
-
-
-def _place_held(network: SegmentedNetwork) -> tuple[tuple[Placed, ...], int]:
-    buffers = [
-        Buffer(
-            store,
-            network.lowered.stores[store].rows * row_bytes(network.lowered.stores[store], store in network.bricks),
-            *network.lifetime(store),
-        )
-        for store in sorted(network.held)
-    ]
-    addresses, end = allocate(buffers)
-    return tuple(Placed(buffer, addresses[buffer.key]) for buffer in buffers), end
+    words, ends = emitter.writer.stop(), segmented.lowered.network
+    inputs, outputs = (tuple(emitter.tensor_place(number) for number in numbers) for numbers in (ends.inputs, ends.outputs))
+    planned = planned_bytes(segmented, layouts, len(words), emitter.tables_loaded)
+    return CommandStream(words, emitter.constants(), emitter.arena, max(network.sram_bytes, ALIGN), inputs, outputs, planned, layouts)
 
 
 class _Emitter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -43,8 +44,7 @@ def test_little_memory_gives_the_same_integers(data):
     sram = data.draw(st.integers(1 << 10, 1 << 14))
     try:
         stream = assert_right(builder, network, plan, sram)
-    except InfeasibleError as error:
-        assert "expected" in str(error)
+    except InfeasibleError:
         assume(False)
     assert stream.compiled.fast <= sram
 
@@ -58,21 +58,30 @@ def chain() -> Builder:
     return builder
 
 
+def moved(stream: OurStream) -> int:
+    """Bytes of DRAM without the words."""
+    return sum(stream.planned.values()) - stream.planned["commands"]
+
+
 def test_a_cascade_moves_only_its_ends_and_weights():
     builder = chain()
     network = builder.network()
-    apart = assert_right(builder, network, single_operators(3))
     together = {stripes: assert_right(builder, network, StreamPlan((StreamSegment(0, 3, stripes),))) for stripes in (1, 4, 24)}
     ends = 24 * 16 * (8 + 16)
     for stream in together.values():
-        weights = len(stream.compiled.parts[0].stream.constants)
-        assert (
-            stream.planned["results"] + stream.planned["copies_read"] + stream.planned.get("weights", 0) + stream.planned.get("scales", 0)
-            == ends + weights
-        )
-    assert sum(apart.planned.values()) > sum(together[1].planned.values()) + 2 * 2 * 24 * 16 * 16 - 4 * 400
+        assert moved(stream) == ends + len(stream.compiled.parts[0].stream.constants)
     fast = [together[stripes].compiled.fast for stripes in (1, 4, 24)]
     assert fast[0] > fast[1] > fast[2]
+
+
+def test_tensors_between_segments_are_in_sram_where_there_is_room():
+    """Two tensors are written and read in DRAM, or one, or none."""
+    builder = chain()
+    network, tensor = builder.network(), 24 * 16 * 16
+    ends = 24 * 16 * (8 + 16)
+    for sram, in_dram in ((64 << 10, 0), (12 << 10, 1), (8 << 10, 2)):
+        stream = assert_right(builder, network, single_operators(3), sram)
+        assert moved(stream) == ends + len(stream.compiled.parts[0].stream.constants) + 2 * in_dram * tensor
 
 
 def test_a_ring_has_the_rows_that_are_needed():
@@ -84,13 +93,14 @@ def test_a_ring_has_the_rows_that_are_needed():
 
 
 def test_a_held_tensor_stays_in_sram():
+    """Though the plan could do with less of SRAM; one that does not fit is refused."""
     builder = chain()
     network = builder.network()
-    middle = network.operators[0].outputs[0]
-    held = assert_right(builder, network, StreamPlan(single_operators(3).segments, frozenset({middle})))
-    plain = assert_right(builder, network, single_operators(3))
-    assert held.planned["results"] == plain.planned["results"] - 24 * 16 * 16
-    assert held.planned["copies_read"] == plain.planned["copies_read"] - 24 * 16 * 16
+    middle = frozenset({network.operators[0].outputs[0]})
+    stream = assert_right(builder, network, StreamPlan(single_operators(3).segments, middle), 18 << 10)
+    assert stream.compiled.fast >= 24 * 16 * 16
+    with pytest.raises(InfeasibleError, match="held tensors: 6,144 bytes of SRAM, 6,000 are there: expected fewer"):
+        compile_network(network, StreamPlan(single_operators(3).segments, middle), 6_000)
 
 
 def test_drawn_networks_have_every_kind():
