@@ -1,6 +1,7 @@
 """The layout of a network in SRAM: all segments, with tensors between them that lie there whole.
 
-Those are the plan's persistent tensors, and others, the largest first, where fewer bytes of DRAM are moved with them there.
+A plan is made for a machine that the part is not quite, so it is completed: tensors between segments lie in SRAM, the largest first, and
+neighbouring segments become one, each where fewer bytes of DRAM are moved so.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from compiler.ethosu.addresses import Buffer, Placed, allocate
 from compiler.ethosu.places import row_bytes
 from compiler.ethosu.planned_bytes import segment_bytes
 from compiler.ethosu.segment_layout import SegmentLayout, lay_out_segment
-from compiler.ethosu.segments import SegmentedNetwork
+from compiler.ethosu.segments import SegmentedNetwork, StreamSegment
 from simulator.npu.errors import InfeasibleError
 
-_Known = dict[tuple[int, tuple[Placed, ...]], SegmentLayout]
+_Known = dict[tuple[StreamSegment, tuple[Placed, ...]], SegmentLayout | None]
+"""Layouts by segment and what lies beside it, which are made once; None where there is no room."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,18 +40,48 @@ class NetworkLayout:
 
 
 def lay_out_network(network: SegmentedNetwork, sram: int) -> NetworkLayout:
-    """The layout with as many tensors in SRAM as have room.  Raises `InfeasibleError` where a segment does not fit."""
+    """The layout with the fewest bytes of DRAM that single changes lead to.  Raises `InfeasibleError` where a segment does not fit."""
     known = _Known()
-    layout = _lay_out(network, sram, known, True)
-    for tensor in _candidates(network):
-        plan = replace(network.plan, held=network.plan.held | {tensor})
-        try:
-            other = _lay_out(replace(network, plan=plan), sram, known, False)
-        except InfeasibleError:
-            continue
-        if other.dram_bytes < layout.dram_bytes:
-            network, layout = other.network, other
+    layout = _with_held(_lay_out(network, sram, known), sram, known)
+    place = 0
+    while place + 1 < len(layout.layouts):
+        joined = _joined(layout, place)
+        other = None if joined is None else _try(joined, sram, known)
+        other = None if other is None else _with_held(other, sram, known)
+        if other is not None and other.dram_bytes < layout.dram_bytes:
+            layout, place = other, max(0, place - 1)
+        else:
+            place += 1
     return layout
+
+
+def _with_held(layout: NetworkLayout, sram: int, known: _Known) -> NetworkLayout:
+    """The layout with further tensors in SRAM."""
+    for tensor in _candidates(layout.network):
+        plan = replace(layout.network.plan, held=layout.network.plan.held | {tensor})
+        other = _try(replace(layout.network, plan=plan), sram, known)
+        if other is not None and other.dram_bytes < layout.dram_bytes:
+            layout = other
+    return layout
+
+
+def _joined(layout: NetworkLayout, place: int) -> SegmentedNetwork | None:
+    """Segments `place` and the next one as one; None where nothing goes through DRAM between them."""
+    network = layout.network
+    between = {store for store, writers in network.writers.items() if place in writers and place + 1 in network.readers.get(store, ())}
+    if not between - network.held:
+        return None
+    first, second = network.plan.segments[place : place + 2]
+    segment = StreamSegment(first.first, second.last, max(first.stripes, second.stripes))
+    segments = (*network.plan.segments[:place], segment, *network.plan.segments[place + 2 :])
+    return replace(network, plan=replace(network.plan, segments=segments))
+
+
+def _try(network: SegmentedNetwork, sram: int, known: _Known) -> NetworkLayout | None:
+    try:
+        return _lay_out(network, sram, known, False)
+    except InfeasibleError:
+        return None
 
 
 def _candidates(network: SegmentedNetwork) -> Iterator[int]:
@@ -62,19 +94,27 @@ def _candidates(network: SegmentedNetwork) -> Iterator[int]:
     return (tensors[store] for store in sorted(tensors, key=lambda store: (-stores[store].nbytes, store)))
 
 
-def _lay_out(network: SegmentedNetwork, sram: int, known: _Known, shrinks: bool) -> NetworkLayout:
-    """known: layouts by segment and what lies beside it, which are made once."""
+def _lay_out(network: SegmentedNetwork, sram: int, known: _Known, shrinks: bool = True) -> NetworkLayout:
+    """shrinks: whether segments may have weights that come again."""
     held, end = _place_held(network)
     if end > sram:
         raise InfeasibleError(f"held tensors: {end:,} bytes of SRAM, {sram:,} are there: expected fewer")
     layouts = []
-    for number in range(len(network.plan.segments)):
+    for number, segment in enumerate(network.plan.segments):
         beside = tuple(
             Placed(Buffer(buffer.key, buffer.size, 0, 1 << 30), address) for buffer, address in held if buffer.begin <= number <= buffer.end
         )
-        if (number, beside) not in known:
-            known[number, beside] = lay_out_segment(network, number, sram, beside, shrinks)
-        layouts.append(known[number, beside])
+        if (segment, beside) not in known:
+            try:
+                known[segment, beside] = lay_out_segment(network, number, sram, beside, shrinks)
+            except InfeasibleError:
+                known[segment, beside] = None
+                if shrinks:
+                    raise
+        layout = known[segment, beside]
+        if layout is None:
+            raise InfeasibleError(f"operators {segment.first} to {segment.last - 1}: no room beside held tensors")
+        layouts.append(layout)
     return NetworkLayout(network, held, tuple(layouts))
 
 
