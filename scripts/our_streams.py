@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from compiler.autoplan import quick_plans
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
-from compiler.ethosu.places import ARENA, CONSTANTS, FAST
 from compiler.ethosu.plan_mapping import map_plan
 from compiler.ethosu.segments import StreamPlan, single_operators
+from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.partition.partition import AllOnHostError
-from compiler.frontend.tflite.network import Network, read_network
+from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import to_onnx
 from compiler.model import ModelSpec, lower_model
 from simulator.ethosu.byte_counts import ByteCount, Channel
@@ -35,11 +35,6 @@ class OurStream(NamedTuple):
     """A compiled network; operators that are left to the processor have no outputs."""
 
     compiled: CompiledNetwork
-
-    @property
-    def left(self) -> tuple[str, ...]:
-        """Kinds of operators that are left."""
-        return tuple(sorted({self.compiled.network.operators[number].kind for number in self.compiled.left}))
 
     @property
     def planned(self) -> dict[str, int]:
@@ -64,8 +59,8 @@ class OurStream(NamedTuple):
         moved = {channel.channel: count.bytes for channel, count in execution.bytes.items() if channel.memory == "dram"}
         if moved != self.planned:
             raise ValueError(f"bytes of DRAM {moved}: the plan has {self.planned}")
-        made = {number for part in compiled.parts for number in part.network.outputs}
-        return [_output(compiled, arena, number) if number in made else None for number in network.outputs], execution
+        produced = {number for part in compiled.parts for number in part.network.outputs}
+        return [_output(compiled, arena, number) if number in produced else None for number in network.outputs], execution
 
 
 def compile_ours(model: bytes, plans: str) -> OurStream:
@@ -75,7 +70,7 @@ def compile_ours(model: bytes, plans: str) -> OurStream:
     return OurStream(compile_network(ordered, plan, sram))
 
 
-def predicted_segments(network: Network) -> tuple[Network, StreamPlan]:
+def predicted_segments(network: TfliteNetwork) -> tuple[TfliteNetwork, StreamPlan]:
     """The plan that is predicted to be the fastest at the last level of the machine; single operators where it has none to plan."""
     try:
         opened = lower_model(ModelSpec.named(Path("model"), MACHINE, "float16", {}, None), to_onnx(network), "model")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from compiler.ethosu.step import Step
+from compiler.ethosu.step import BlockStep
 from simulator.npu.errors import UnsupportedError
 
 BANK_BYTES, RESULT_BANKS, TABLE_BANK = 1024, 2, 46
@@ -31,7 +31,7 @@ class Block(NamedTuple):
 
 
 class BlockNeeds(NamedTuple):
-    """What a block depends on.  sizes: of the result.  weight_bytes: how much a byte of weights counts, where inputs count 1 each."""
+    """Facts that a block depends on; sizes are those of the result.  weight_bytes: weight of a byte of weights beside 1 of inputs."""
 
     unit: str
     pair: bool
@@ -48,12 +48,12 @@ class BlockNeeds(NamedTuple):
     weight_bytes: int
 
 
-def part_kernel_first(step: Step) -> bool:
+def part_kernel_first(step: BlockStep) -> bool:
     """Whether weights come with parts of the kernel outside of channels: where channels would leave most of a block empty."""
     return step.unit == "CONV" and step.reads[0].channels <= _SHALLOW and step.window.rows * step.window.columns > 1
 
 
-def choose_block(step: Step, rows: int, channels: int, weight_bytes: int) -> Block:
+def choose_block(step: BlockStep, rows: int, channels: int, weight_bytes: int) -> Block:
     """The block for so many rows and channels of a result."""
     window, source = step.window, step.reads[0]
     needs = BlockNeeds(

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compiler.ethosu.step import Step, Store, View
+from compiler.ethosu.step import BlockStep, Store, StoreView
 
 
-class Load(NamedTuple):
+class LoadRows(NamedTuple):
     """A copy of rows of a store from DRAM into its ring."""
 
     store: int
@@ -21,7 +21,7 @@ class Load(NamedTuple):
     last: int
 
 
-class Save(NamedTuple):
+class SaveRows(NamedTuple):
     """A copy of rows of a store from its ring to DRAM."""
 
     store: int
@@ -29,7 +29,7 @@ class Save(NamedTuple):
     last: int
 
 
-class Run(NamedTuple):
+class RunRows(NamedTuple):
     """A step for rows [first, last) of its result."""
 
     step: int
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     last: int
 
 
-Action = Load | Save | Run
+Action = LoadRows | SaveRows | RunRows
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CascadeSchedule:
     ring_rows: dict[int, int]
 
 
-def schedule_cascade(plan: CascadePlan, steps: Sequence[Step], stores: Sequence[Store], leaving: frozenset[int]) -> CascadeSchedule:
+def schedule_cascade(plan: CascadePlan, steps: Sequence[BlockStep], stores: Sequence[Store], leaving: frozenset[int]) -> CascadeSchedule:
     """The order of a cascade.  leaving: stores that something behind it reads."""
     progress = _Progress(plan, steps, stores, leaving)
     for stripe in range(plan.stripes):
@@ -80,7 +80,7 @@ def schedule_cascade(plan: CascadePlan, steps: Sequence[Step], stores: Sequence[
 class _Progress:
     """Rows that are made, loaded and saved so far."""
 
-    def __init__(self, plan: CascadePlan, steps: Sequence[Step], stores: Sequence[Store], leaving: frozenset[int]) -> None:
+    def __init__(self, plan: CascadePlan, steps: Sequence[BlockStep], stores: Sequence[Store], leaving: frozenset[int]) -> None:
         self.plan, self.stores, self.actions = plan, stores, list[Action]()
         self.steps = {number: steps[number] for number in range(plan.first, plan.last)}
         self.made = dict.fromkeys(self.steps, 0)
@@ -91,7 +91,7 @@ class _Progress:
         read = {view.store for step in self.steps.values() for view in step.reads}
         self.driving = [number for number, step in self.steps.items() if step.result.store in leaving or step.result.store not in read]
         self.writers = dict[int, list[int]]()
-        self.readers = dict[int, list[tuple[int, View]]]()
+        self.readers = dict[int, list[tuple[int, StoreView]]]()
         for number, step in self.steps.items():
             self.writers.setdefault(step.result.store, []).append(number)
             for view in step.reads:
@@ -114,15 +114,15 @@ class _Progress:
                 self._provide(view, self._needed(view, low, high), number)
             if step.result.store in self.plan.rings:
                 self._keep(step.result.store, _store_row(step.result, first), _store_row(step.result, last - 1) + 1)
-            self.actions.append(Run(number, first, last))
+            self.actions.append(RunRows(number, first, last))
             self.made[number] = last
             self._save(step.result.store)
 
-    def _provide(self, view: View, last: int, reader: int) -> None:
+    def _provide(self, view: StoreView, last: int, reader: int) -> None:
         """Have rows of a store up to `last`, for a step that comes behind its writers."""
         if view.store in self.loaded and last > self.loaded[view.store]:
             self._keep(view.store, self.loaded[view.store], last)
-            self.actions.append(Load(view.store, self.loaded[view.store], last))
+            self.actions.append(LoadRows(view.store, self.loaded[view.store], last))
             self.loaded[view.store] = last
         for number in self.writers.get(view.store, ()):
             if number < reader:
@@ -131,7 +131,7 @@ class _Progress:
                 rows = result.rows if part else min(result.rows, max(0, -(-(last - result.first_row) // result.step)))
                 self._make(number, rows)
 
-    def _needed(self, view: View, first: int, last: int) -> int:
+    def _needed(self, view: StoreView, first: int, last: int) -> int:
         """The row behind the last of a store for rows of a view."""
         if view.flat:
             return self.stores[view.store].rows
@@ -142,13 +142,13 @@ class _Progress:
         self.top[store] = max(self.top[store], top)
         low = first
         for number, view in self.readers[store]:
-            made, step = self.made[number], self.steps[number]
-            if made >= step.result.rows:
+            rows_made, step = self.made[number], self.steps[number]
+            if rows_made >= step.result.rows:
                 continue
             if view.flat or step.whole:
                 low = 0
             else:
-                row = step.input_rows(made, made + 1)[0] if view is step.reads[0] else made
+                row = step.input_rows(rows_made, rows_made + 1)[0] if view is step.reads[0] else rows_made
                 low = min(low, _store_row(view, row if view.rows > 1 else 0))
         if store in self.saved:
             low = min(low, self.saved[store])
@@ -162,20 +162,20 @@ class _Progress:
             return
         done = min(self._written(self.steps[number].result, self.made[number]) for number in self.writers[store])
         if done > self.saved[store]:
-            self.actions.append(Save(store, self.saved[store], done))
+            self.actions.append(SaveRows(store, self.saved[store], done))
             self.saved[store] = done
 
-    def _written(self, view: View, made: int) -> int:
+    def _written(self, view: StoreView, rows_made: int) -> int:
         """Rows of a store in front of which a writer has written all of its part."""
         rows = self.stores[view.store].rows
-        if made >= view.rows:
+        if rows_made >= view.rows:
             return rows
-        return 0 if view.flat or view.step > 1 else _store_row(view, made)
+        return 0 if view.flat or view.step > 1 else _store_row(view, rows_made)
 
 
 def _rounded(rows: int, unit: int) -> int:
     return -(-rows // unit) * unit
 
 
-def _store_row(view: View, row: int) -> int:
+def _store_row(view: StoreView, row: int) -> int:
     return view.first_row + view.step * row

@@ -26,15 +26,15 @@ class ByteRange(NamedTuple):
     last: int
 
 
-class Accesses(NamedTuple):
-    """What a copy or an operation reads and writes."""
+class ByteAccesses(NamedTuple):
+    """Bytes that a copy or an operation reads and writes."""
 
     reads: tuple[ByteRange, ...]
     writes: tuple[ByteRange, ...]
 
-    def conflicts(self, other: Accesses) -> bool:
+    def conflicts(self, earlier: ByteAccesses) -> bool:
         """Whether both touch a byte that one of them writes."""
-        pairs = ((self.writes, other.reads + other.writes), (self.reads, other.writes))
+        pairs = ((self.writes, earlier.reads + earlier.writes), (self.reads, earlier.writes))
         return any(
             one.region == two.region and one.first < two.last and two.first < one.last
             for ones, twos in pairs
@@ -49,8 +49,8 @@ class CommandWriter:
     def __init__(self) -> None:
         self.words = list[int]()
         self._registers = dict[str, tuple[int, ...]]()
-        self._pending: dict[str, list[Accesses]] = {"copy": [], "operation": []}
-        self._last: Accesses | None = None
+        self._pending: dict[str, list[ByteAccesses]] = {"copy": [], "operation": []}
+        self._last: ByteAccesses | None = None
 
     def set(self, register: str, value: int | None = None, **fields: int) -> None:
         """Set a register, where it has another value.  value: of a register of one field."""
@@ -67,7 +67,7 @@ class CommandWriter:
 
     def copy(self, source: ByteRange, target: ByteRange) -> None:
         """A copy of bytes that follow each other."""
-        self._wait("copy", Accesses((source,), (target,)))
+        self._wait("copy", ByteAccesses((source,), (target,)))
         for side, place in (("SRC", source), ("DST", target)):
             shared = place.region == SHARED
             self.set(f"DMA0_{side}_REGION", 0 if shared else place.region, internal=int(shared))
@@ -75,7 +75,7 @@ class CommandWriter:
         self.set_address("DMA0_LEN", source.last - source.first)
         self._put("NPU_OP_DMA_START")
 
-    def operate(self, operation: str, accesses: Accesses, mode: int | None = None) -> None:
+    def operate(self, operation: str, accesses: ByteAccesses, mode: int | None = None) -> None:
         """An operation whose registers are set."""
         self._wait("operation", accesses)
         dependent = self._last is not None and accesses.conflicts(self._last)
@@ -91,18 +91,18 @@ class CommandWriter:
     def _put(self, name: str, **values: int) -> None:
         self.words += encode(BY_NAME[name], values)
 
-    def _wait(self, kind: str, accesses: Accesses) -> None:
+    def _wait(self, kind: str, accesses: ByteAccesses) -> None:
         """Wait for what conflicts of the other kind, and begin."""
         opposite = "operation" if kind == "copy" else "copy"
         queue = self._pending[opposite]
-        conflicts = [number for number, other in enumerate(queue) if accesses.conflicts(other)]
+        conflicts = [number for number, earlier in enumerate(queue) if accesses.conflicts(earlier)]
         if conflicts:
             remaining = len(queue) - 1 - conflicts[-1]
             self._put(_WAITS[opposite], pending=remaining)
             del queue[: len(queue) - remaining]
-        own = self._pending[kind]
-        del own[: max(0, len(own) - (_UNDER_WAY - 1))]
-        own.append(accesses)
+        queued = self._pending[kind]
+        del queued[: max(0, len(queued) - (_UNDER_WAY - 1))]
+        queued.append(accesses)
 
 
 def byte_ranges(region: int, spans: Sequence[tuple[int, int]]) -> tuple[ByteRange, ...]:

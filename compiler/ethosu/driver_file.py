@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.network_parts import CompiledNetwork, StreamPart
-from compiler.frontend.tflite.flatbuffer import Fields, Scalar, write_root
-from compiler.frontend.tflite.network import NetworkOperator, Tensor
-from compiler.frontend.tflite.schema import (
+from compiler.frontend.tflite.file_schema import (
     BUFFER_DATA,
     BY_NAME,
     CUSTOM,
@@ -31,6 +29,8 @@ from compiler.frontend.tflite.schema import (
     SubGraph,
     TensorField,
 )
+from compiler.frontend.tflite.flatbuffer import Fields, Scalar, write_root
+from compiler.frontend.tflite.network import TfliteOperator, TfliteTensor
 from simulator.ethosu.driver_payload import MAGIC, PRODUCT_U65
 from simulator.npu.errors import UnsupportedError
 
@@ -105,7 +105,7 @@ class _FileWriter:
             self.numbers[number] = self.add(self.network.tensors[number], self.compiled.borders.get(number, _NO_OFFSET))
         return self.numbers[number]
 
-    def add(self, tensor: Tensor, offset: int) -> int:
+    def add(self, tensor: TfliteTensor, offset: int) -> int:
         buffer = 0 if tensor.data is None else self.buffer(np.frombuffer(tensor.data.tobytes(), np.uint8))
         quantised: Any = None
         if len(tensor.scales):
@@ -123,7 +123,7 @@ class _FileWriter:
     def octets(self, name: str, size: int, data: NDArray[np.uint8] | None, offset: int = _NO_OFFSET) -> int:
         """A tensor of bytes."""
         none = np.zeros(0, np.float32), np.zeros(0, np.int64)
-        return self.add(Tensor(name, (size,), np.dtype(np.uint8), *none, 0, data), offset)
+        return self.add(TfliteTensor(name, (size,), np.dtype(np.uint8), *none, 0, data), offset)
 
     def code(self, kind: str) -> int:
         """The number of a kind of operator."""
@@ -151,7 +151,7 @@ class _FileWriter:
 
     def builtin(self, number: int) -> Fields:
         """An operator of the processor."""
-        operator: NetworkOperator = self.network.operators[number]
+        operator: TfliteOperator = self.network.operators[number]
         if operator.kind not in BY_NAME:
             raise UnsupportedError(f"{self.network.label(number)}: expected one of {', '.join(sorted(BY_NAME))}")
         kind = BY_NAME[operator.kind]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.ethosu.lowering import Lowering, Rule
+from compiler.ethosu.lowering import NetworkLowering, Rule
 from compiler.ethosu.scaling import pair_scaling, sum_scaling
 from compiler.ethosu.step import OperandScale
-from compiler.frontend.tflite.network import NetworkOperator
+from compiler.frontend.tflite.network import TfliteOperator
 
 _MODES = {"ADD": "ADD", "SUB": "SUB", "MUL": "MUL", "MINIMUM": "MIN", "MAXIMUM": "MAX"}
 
 
-def _pair(lowering: Lowering, operator: NetworkOperator) -> None:
+def _pair(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     tensors = [lowering.tensor(number) for number in (*operator.inputs, *operator.outputs)]
     a, b, y = tensors
     fields: dict[str, Any] = {"mode": _MODES[operator.kind]}

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.scaling import activation_bounds
-from compiler.ethosu.step import Step, Store, View
-from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor
+from compiler.ethosu.step import BlockStep, Store, StoreView
+from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, TfliteTensor
 from simulator.npu.errors import UnsupportedError
 
 INT8 = np.dtype(np.int8)
@@ -23,7 +23,7 @@ LARGEST_SIZE = 1 << 16
 
 
 class Home(NamedTuple):
-    """Where a tensor lies: a store, the first row, column and channel in it, and the shape that it has there."""
+    """Place of a tensor: a store, the first row, column and channel in it, and the shape that it has there."""
 
     store: int
     first: tuple[int, int, int]
@@ -31,16 +31,16 @@ class Home(NamedTuple):
 
 
 @dataclass(eq=False)
-class Lowering:
+class NetworkLowering:
     """Steps of a network as they are made.  homes: by tensor.  operator: the one that is lowered."""
 
-    network: Network
+    network: TfliteNetwork
     stores: list[Store] = field(default_factory=list)
     homes: dict[int, Home] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[BlockStep] = field(default_factory=list)
     operator: int = 0
 
-    def tensor(self, number: int) -> Tensor:
+    def tensor(self, number: int) -> TfliteTensor:
         """A tensor of int8; an error for another type."""
         tensor = self.network.tensors[number]
         if tensor.dtype != INT8:
@@ -54,7 +54,7 @@ class Lowering:
             raise self.refuse(f"{what} that are computed: expected constants")
         return tensor.data
 
-    def view(self, number: int, zero: int | None = None) -> View:
+    def view(self, number: int, zero: int | None = None) -> StoreView:
         """All of a tensor.  zero: its zero point, its own where none is given."""
         tensor = self.tensor(number)
         rows, columns, channels = tensor.image
@@ -62,7 +62,7 @@ class Lowering:
             raise self.refuse(f"tensor {tensor.name!r} of {rows}x{columns}x{channels}: expected at most {LARGEST_SIZE} of each")
         home = self.home(number)
         flat = home.image != tensor.image
-        return View(home.store, rows, columns, channels, tensor.zero if zero is None else zero, *home.first, flat=flat)
+        return StoreView(home.store, rows, columns, channels, tensor.zero if zero is None else zero, *home.first, flat=flat)
 
     def home(self, number: int) -> Home:
         """The place of a tensor; its own store where it has none yet."""
@@ -77,10 +77,10 @@ class Lowering:
         home = self.home(number)
         return home.image == self.stores[home.store][1:4]
 
-    def temporary(self, rows: int, columns: int, channels: int) -> View:
+    def temporary(self, rows: int, columns: int, channels: int) -> StoreView:
         """A store between two steps of an operator."""
         self.stores.append(Store(f"operator {self.operator}, part {len(self.stores)}", rows, columns, channels))
-        return View(len(self.stores) - 1, rows, columns, channels)
+        return StoreView(len(self.stores) - 1, rows, columns, channels)
 
     def bounds(self, activation: int, number: int) -> dict[str, int]:
         """Bounds of a result with a fused activation, as fields of a step."""
@@ -90,16 +90,16 @@ class Lowering:
             raise self.refuse(f"activation {activation}: expected none, RELU, RELU_N1_TO_1 or RELU6")
         return {"low": ends[0], "high": ends[1]}
 
-    def add(self, unit: str, reads: tuple[View, ...], result: View, **fields: Any) -> None:
+    def add(self, unit: str, reads: tuple[StoreView, ...], result: StoreView, **fields: Any) -> None:
         """A step of the operator."""
-        self.steps.append(Step(self.operator, unit, reads, result, **fields))
+        self.steps.append(BlockStep(self.operator, unit, reads, result, **fields))
 
     def refuse(self, why: str) -> UnsupportedError:
         """The error for the operator."""
         return UnsupportedError(f"{self.network.label(self.operator)}: {why}")
 
 
-Rule = Callable[[Lowering, NetworkOperator], None]
+Rule = Callable[[NetworkLowering, TfliteOperator], None]
 """What adds the steps of an operator; `UnsupportedError` where the part cannot run it."""
 
 
@@ -107,15 +107,15 @@ Rule = Callable[[Lowering, NetworkOperator], None]
 class LoweredNetwork:
     """Steps in order, stores by number, and homes of tensors."""
 
-    network: Network
-    steps: tuple[Step, ...]
+    network: TfliteNetwork
+    steps: tuple[BlockStep, ...]
     stores: tuple[Store, ...]
     homes: Mapping[int, Home]
 
 
-def lower_network(network: Network, rules: Mapping[str, Rule]) -> LoweredNetwork:
+def lower_network(network: TfliteNetwork, rules: Mapping[str, Rule]) -> LoweredNetwork:
     """Steps of a network all of whose operators the part runs."""
-    lowering = Lowering(network)
+    lowering = NetworkLowering(network)
     for number in reversed(range(len(network.operators))):
         lowering.operator = number
         _share_store(lowering, network.operators[number])
@@ -130,10 +130,10 @@ def lower_network(network: Network, rules: Mapping[str, Rule]) -> LoweredNetwork
     return LoweredNetwork(network, tuple(lowering.steps), tuple(lowering.stores), lowering.homes)
 
 
-def find_refusals(network: Network, rules: Mapping[str, Rule]) -> Iterator[tuple[int, str]]:
+def find_refusals(network: TfliteNetwork, rules: Mapping[str, Rule]) -> Iterator[tuple[int, str]]:
     """Operators that the part cannot run by themselves, with the reason."""
     for number, operator in enumerate(network.operators):
-        lowering = Lowering(network, operator=number)
+        lowering = NetworkLowering(network, operator=number)
         try:
             _share_store(lowering, operator)
             if operator.kind not in rules:
@@ -143,7 +143,7 @@ def find_refusals(network: Network, rules: Mapping[str, Rule]) -> Iterator[tuple
             yield number, str(error)
 
 
-def _share_store(lowering: Lowering, operator: NetworkOperator) -> None:
+def _share_store(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     """Homes of inputs of a concatenation, and of what is reshaped; consumers come before producers."""
     network, homes = lowering.network, lowering.homes
     free = {number for part in network.operators for number in part.outputs} - set(homes) - set(network.outputs)
@@ -165,7 +165,7 @@ def _share_store(lowering: Lowering, operator: NetworkOperator) -> None:
             homes[result] = lowering.home(source)
 
 
-def concatenated_axis(lowering: Lowering, operator: NetworkOperator) -> int:
+def concatenated_axis(lowering: NetworkLowering, operator: TfliteOperator) -> int:
     """The axis of a concatenation: 0 for rows, 1 for columns, 2 for channels."""
     rank = len(lowering.network.tensors[operator.outputs[0]].shape)
     axis = operator.options["axis"] % rank + 3 - rank

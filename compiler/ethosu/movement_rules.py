@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.ethosu.lowering import Lowering, Rule, concatenated_axis
+from compiler.ethosu.lowering import NetworkLowering, Rule, concatenated_axis
 from compiler.ethosu.scaling import POINT, quotient_scaling
-from compiler.ethosu.step import NEAREST, Records, View, Window
+from compiler.ethosu.step import NEAREST, ChannelScales, KernelWindow, StoreView
 from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel
-from compiler.frontend.tflite.network import NetworkOperator
+from compiler.frontend.tflite.network import TfliteOperator
 
 
-def _copy(lowering: Lowering, source: View, result: View) -> None:
+def _copy(lowering: NetworkLowering, source: StoreView, result: StoreView) -> None:
     lowering.add("POOL", (source._replace(zero=0),), result._replace(zero=0), mode="AVERAGE")
 
 
-def _reshape(lowering: Lowering, operator: NetworkOperator) -> None:
+def _reshape(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     source, result = operator.inputs[0], operator.outputs[0]
     x, y = lowering.tensor(source), lowering.tensor(result)
     if (x.scale, x.zero) != (y.scale, y.zero):
@@ -32,25 +32,25 @@ def _reshape(lowering: Lowering, operator: NetworkOperator) -> None:
     _copy(lowering, lowering.view(source), target)
 
 
-def _concatenate(lowering: Lowering, operator: NetworkOperator) -> None:
+def _concatenate(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     if operator.options["activation"]:
         raise lowering.refuse(f"activation {operator.options['activation']}: expected none")
-    whole, axis, place = lowering.view(operator.outputs[0]), concatenated_axis(lowering, operator), 0
+    full, axis, place = lowering.view(operator.outputs[0]), concatenated_axis(lowering, operator), 0
     y = lowering.tensor(operator.outputs[0])
     for number in operator.inputs:
         x = lowering.tensor(number)
         if (x.scale, x.zero) != (y.scale, y.zero):
             raise lowering.refuse(f"scale {x.scale:g} beside {y.scale:g}: expected one scale and zero point")
-        first = [whole.first_row, whole.first_column, whole.first_channel]
+        first = [full.first_row, full.first_column, full.first_channel]
         first[axis] += place
         rows, columns, channels = x.image
-        part = View(whole.store, rows, columns, channels, 0, first[0], first[1], first[2])
-        if lowering.home(number)[:2] != (whole.store, tuple(first)):
+        part = StoreView(full.store, rows, columns, channels, 0, first[0], first[1], first[2])
+        if lowering.home(number)[:2] != (full.store, tuple(first)):
             _copy(lowering, lowering.view(number), part)
         place += x.image[axis]
 
 
-def _slice(lowering: Lowering, operator: NetworkOperator) -> None:
+def _slice(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     source, result = lowering.view(operator.inputs[0], 0), lowering.view(operator.outputs[0], 0)
     begin = [0, 0, 0, *lowering.constant(operator.inputs[1], "beginnings").ravel().tolist()][-3:]
     part = source._replace(
@@ -62,24 +62,24 @@ def _slice(lowering: Lowering, operator: NetworkOperator) -> None:
     _copy(lowering, part, result)
 
 
-def _pad(lowering: Lowering, operator: NetworkOperator) -> None:
+def _pad(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     """A depthwise convolution whose kernel has a single 1, as its padding is the zero point."""
     pads = lowering.constant(operator.inputs[1], "widths").reshape(-1, 2).tolist()
-    *others, (top, bottom), (left, right), channels = [[0, 0], [0, 0], [0, 0], *pads][-4:]
-    if any(map(any, [*others, channels])):
+    *images, (top, bottom), (front, back), channels = [[0, 0], [0, 0], [0, 0], *pads][-4:]
+    if any(map(any, [*images, channels])):
         raise lowering.refuse(f"padding {pads}: expected only rows and columns")
-    kernel = np.zeros((top + bottom + 1, left + right + 1), np.int16)
-    kernel[bottom, right] = 1
-    window = Window(top + bottom + 1, left + right + 1, top=top + bottom, left=left + right)
+    kernel = np.zeros((top + bottom + 1, front + back + 1), np.int16)
+    kernel[bottom, back] = 1
+    window = KernelWindow(top + bottom + 1, front + back + 1, pad_top=top + bottom, pad_left=front + back)
     check_kernel(lowering, window, HIGHEST_KERNEL)
     source, result = lowering.view(operator.inputs[0]), lowering.view(operator.outputs[0])
     weights = np.broadcast_to(kernel[None, :, :, None], (source.channels, *kernel.shape, 1))
-    records = Records(*(np.full(source.channels, value, np.int64) for value in (0, 1 << 30, 30)))
+    records = ChannelScales(*(np.full(source.channels, value, np.int64) for value in (0, 1 << 30, 30)))
     lowering.add("DEPTHWISE", (source,), result, window=window, weights=weights, records=records)
 
 
 def _clip(activation: int) -> Rule:
-    def rule(lowering: Lowering, operator: NetworkOperator) -> None:
+    def rule(lowering: NetworkLowering, operator: TfliteOperator) -> None:
         x, y = operator.inputs[0], operator.outputs[0]
         scaling = quotient_scaling(lowering.tensor(x).scale, lowering.tensor(y).scale)
         bounds = lowering.bounds(activation, y)
@@ -88,7 +88,7 @@ def _clip(activation: int) -> Rule:
     return rule
 
 
-def _doublings(lowering: Lowering, operator: NetworkOperator) -> int:
+def _doublings(lowering: NetworkLowering, operator: TfliteOperator) -> int:
     """How often both sides are doubled."""
     image, result = (lowering.tensor(number).image for number in (operator.inputs[0], operator.outputs[0]))
     power = (result[0] // image[0]).bit_length() - 1
@@ -99,21 +99,21 @@ def _doublings(lowering: Lowering, operator: NetworkOperator) -> int:
     return power
 
 
-def _nearest(lowering: Lowering, operator: NetworkOperator) -> None:
+def _nearest(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     power, source, result = _doublings(lowering, operator), lowering.view(operator.inputs[0], 0), lowering.view(operator.outputs[0], 0)
     for number in range(1, power + 1):
         rows, columns, channels = (2 * source.rows, 2 * source.columns, source.channels)
         target = result if number == power else lowering.temporary(rows, columns, channels)
-        lowering.add("POOL", (source,), target, mode="AVERAGE", window=Window(upscale=NEAREST))
+        lowering.add("POOL", (source,), target, mode="AVERAGE", window=KernelWindow(upscale=NEAREST))
         source = target
 
 
-_Run = tuple[int, int, int, list[int]]
+_Span = tuple[int, int, int, list[int]]
 """First result, how many, first input, and weights of neighbouring inputs."""
 _LARGEST_FACTOR = 4
 
 
-def _bilinear(lowering: Lowering, operator: NetworkOperator) -> None:
+def _bilinear(lowering: NetworkLowering, operator: TfliteOperator) -> None:
     """Results of each phase by themselves, and of each those at the border, where one input counts for two.
 
     Raw integers are weighted, halves away from zero.  Weights are doubled, as the first of two roundings drops a bit.
@@ -137,16 +137,18 @@ def _taps(phase: int, factor: int, half: bool) -> list[tuple[int, int]]:
     return [tap for tap in ((first, unit - weight), (first + 1, weight)) if tap[1]]
 
 
-def _runs(taps: list[tuple[int, int]], size: int) -> list[_Run]:
+def _runs(taps: list[tuple[int, int]], size: int) -> list[_Span]:
     """Results of a phase: where all inputs are there, and those at either border."""
-    low, high, alone = max(0, -taps[0][0]), size - max(0, taps[-1][0]), [sum(weight for _, weight in taps)]
-    runs: list[_Run] = [(0, 1, 0, alone)] if low else []
+    low, high, single = max(0, -taps[0][0]), size - max(0, taps[-1][0]), [sum(weight for _, weight in taps)]
+    runs: list[_Span] = [(0, 1, 0, single)] if low else []
     if low < high:
         runs.append((low, high - low, low + taps[0][0], [weight for _, weight in taps]))
-    return runs + ([(size - 1, 1, size - 1, alone)] if high < size else [])
+    return runs + ([(size - 1, 1, size - 1, single)] if high < size else [])
 
 
-def _add_phase(lowering: Lowering, source: View, result: View, phase: tuple[int, int], rows: _Run, columns: _Run, factor: int) -> None:
+def _add_phase(
+    lowering: NetworkLowering, source: StoreView, result: StoreView, phase: tuple[int, int], rows: _Span, columns: _Span, factor: int
+) -> None:
     kernel = 2 * np.outer(rows[3], columns[3]).astype(np.int16)
     read = source._replace(
         rows=rows[1] + len(rows[3]) - 1, columns=columns[1] + len(columns[3]) - 1,
@@ -157,9 +159,9 @@ def _add_phase(lowering: Lowering, source: View, result: View, phase: tuple[int,
         first_column=result.first_column + factor * columns[0] + phase[1], step=factor,
     )  # fmt: skip
     shift = POINT + 2 * factor.bit_length()
-    records = Records(*(np.full(source.channels, value, np.int64) for value in (0, 1 << 30, shift)))
+    records = ChannelScales(*(np.full(source.channels, value, np.int64) for value in (0, 1 << 30, shift)))
     weights = np.broadcast_to(kernel[None, :, :, None], (source.channels, *kernel.shape, 1))
-    lowering.add("DEPTHWISE", (read,), target, window=Window(*kernel.shape), weights=weights, records=records)
+    lowering.add("DEPTHWISE", (read,), target, window=KernelWindow(*kernel.shape), weights=weights, records=records)
 
 
 RULES: Mapping[str, Rule] = {

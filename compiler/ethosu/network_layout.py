@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ethosu.addresses import Buffer, Placed, allocate
-from compiler.ethosu.places import row_bytes
+from compiler.ethosu.buffer_addresses import Placed, TimedBuffer, allocate
 from compiler.ethosu.planned_bytes import segment_bytes
 from compiler.ethosu.segment_layout import SegmentLayout, lay_out_segment
 from compiler.ethosu.segments import SegmentedNetwork, StreamSegment
+from compiler.ethosu.store_places import row_bytes
 from simulator.npu.errors import InfeasibleError
 
 _Known = dict[tuple[StreamSegment, tuple[Placed, ...]], SegmentLayout | None]
@@ -41,27 +41,27 @@ class NetworkLayout:
 
 def lay_out_network(network: SegmentedNetwork, sram: int) -> NetworkLayout:
     """The layout with the fewest bytes of DRAM that single changes lead to.  Raises `InfeasibleError` where a segment does not fit."""
-    known = _Known()
-    layout = _with_held(_lay_out(network, sram, known), sram, known)
+    memo = _Known()
+    layout = _with_held(_lay_out(network, sram, memo), sram, memo)
     place = 0
     while place + 1 < len(layout.layouts):
         joined = _joined(layout, place)
-        other = None if joined is None else _try(joined, sram, known)
-        other = None if other is None else _with_held(other, sram, known)
-        if other is not None and other.dram_bytes < layout.dram_bytes:
-            layout, place = other, max(0, place - 1)
+        candidate = None if joined is None else _try(joined, sram, memo)
+        candidate = None if candidate is None else _with_held(candidate, sram, memo)
+        if candidate is not None and candidate.dram_bytes < layout.dram_bytes:
+            layout, place = candidate, max(0, place - 1)
         else:
             place += 1
     return layout
 
 
-def _with_held(layout: NetworkLayout, sram: int, known: _Known) -> NetworkLayout:
+def _with_held(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
     """The layout with further tensors in SRAM."""
     for tensor in _candidates(layout.network):
         plan = replace(layout.network.plan, held=layout.network.plan.held | {tensor})
-        other = _try(replace(layout.network, plan=plan), sram, known)
-        if other is not None and other.dram_bytes < layout.dram_bytes:
-            layout = other
+        candidate = _try(replace(layout.network, plan=plan), sram, memo)
+        if candidate is not None and candidate.dram_bytes < layout.dram_bytes:
+            layout = candidate
     return layout
 
 
@@ -77,9 +77,9 @@ def _joined(layout: NetworkLayout, place: int) -> SegmentedNetwork | None:
     return replace(network, plan=replace(network.plan, segments=segments))
 
 
-def _try(network: SegmentedNetwork, sram: int, known: _Known) -> NetworkLayout | None:
+def _try(network: SegmentedNetwork, sram: int, memo: _Known) -> NetworkLayout | None:
     try:
-        return _lay_out(network, sram, known, False)
+        return _lay_out(network, sram, memo, False)
     except InfeasibleError:
         return None
 
@@ -94,7 +94,7 @@ def _candidates(network: SegmentedNetwork) -> Iterator[int]:
     return (tensors[store] for store in sorted(tensors, key=lambda store: (-stores[store].nbytes, store)))
 
 
-def _lay_out(network: SegmentedNetwork, sram: int, known: _Known, shrinks: bool = True) -> NetworkLayout:
+def _lay_out(network: SegmentedNetwork, sram: int, memo: _Known, shrinks: bool = True) -> NetworkLayout:
     """shrinks: whether segments may have weights that come again."""
     held, end = _place_held(network)
     if end > sram:
@@ -102,16 +102,18 @@ def _lay_out(network: SegmentedNetwork, sram: int, known: _Known, shrinks: bool 
     layouts = []
     for number, segment in enumerate(network.plan.segments):
         beside = tuple(
-            Placed(Buffer(buffer.key, buffer.size, 0, 1 << 30), address) for buffer, address in held if buffer.begin <= number <= buffer.end
+            Placed(TimedBuffer(buffer.key, buffer.size, 0, 1 << 30), address)
+            for buffer, address in held
+            if buffer.begin <= number <= buffer.end
         )
-        if (segment, beside) not in known:
+        if (segment, beside) not in memo:
             try:
-                known[segment, beside] = lay_out_segment(network, number, sram, beside, shrinks)
+                memo[segment, beside] = lay_out_segment(network, number, sram, beside, shrinks)
             except InfeasibleError:
-                known[segment, beside] = None
+                memo[segment, beside] = None
                 if shrinks:
                     raise
-        layout = known[segment, beside]
+        layout = memo[segment, beside]
         if layout is None:
             raise InfeasibleError(f"operators {segment.first} to {segment.last - 1}: no room beside held tensors")
         layouts.append(layout)
@@ -122,6 +124,6 @@ def _place_held(network: SegmentedNetwork) -> tuple[tuple[Placed, ...], int]:
     buffers = []
     for store in sorted(network.held):
         spec = network.lowered.stores[store]
-        buffers.append(Buffer(store, spec.rows * row_bytes(spec, store in network.bricks), *network.lifetime(store)))
+        buffers.append(TimedBuffer(store, spec.rows * row_bytes(spec, store in network.bricks), *network.lifetime(store)))
     addresses, end = allocate(buffers)
     return tuple(Placed(buffer, addresses[buffer.key]) for buffer in buffers), end

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from compiler.ethosu.addresses import ALIGN
+from compiler.ethosu.buffer_addresses import ALIGN
 from compiler.ethosu.lowering import find_refusals, lower_network
 from compiler.ethosu.network_layout import lay_out_network
 from compiler.ethosu.operator_rules import RULES
 from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
 from compiler.ethosu.stream import CommandStream, emit_stream
-from compiler.frontend.tflite.network import Network
+from compiler.frontend.tflite.network import TfliteNetwork
 from simulator.npu.errors import UnsupportedError
 
 
@@ -21,17 +21,17 @@ class StreamPart:
 
     first: int
     last: int
-    network: Network
+    network: TfliteNetwork
     stream: CommandStream
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledNetwork:
-    """Streams of a network.  left: operators of the processor, with the reason.  borders: offsets in the arena of tensors between parts."""
+    """Streams of a network.  on_processor: operators that have none, with the reason.  borders: offsets of tensors between parts."""
 
-    network: Network
+    network: TfliteNetwork
     parts: tuple[StreamPart, ...]
-    left: Mapping[int, str]
+    on_processor: Mapping[int, str]
     borders: Mapping[int, int]
 
     @property
@@ -45,16 +45,16 @@ class CompiledNetwork:
         return max(part.stream.fast for part in self.parts)
 
 
-def compile_network(network: Network, plan: StreamPlan, sram: int) -> CompiledNetwork:
+def compile_network(network: TfliteNetwork, plan: StreamPlan, sram: int) -> CompiledNetwork:
     """Streams of all operators that the part runs.  Raises `UnsupportedError` where that is none, `InfeasibleError` without room."""
-    left = dict(find_refusals(network, RULES))
+    on_processor = dict(find_refusals(network, RULES))
     runs = list[tuple[int, int]]()
     for number in range(len(network.operators)):
-        if number not in left:
+        if number not in on_processor:
             joined = bool(runs) and runs[-1][1] == number
             runs[-1:] = [(runs[-1][0], number + 1)] if joined else [*runs[-1:], (number, number + 1)]
     if not runs:
-        raise UnsupportedError(f"no operator for the part: {next(iter(left.values()), 'the network is empty')}")
+        raise UnsupportedError(f"no operator for the part: {next(iter(on_processor.values()), 'the network is empty')}")
     networks = [_part(network, first, last) for first, last in runs]
     borders, end = dict[int, int](), 0
     for part in networks:
@@ -66,18 +66,18 @@ def compile_network(network: Network, plan: StreamPlan, sram: int) -> CompiledNe
     for (first, last), part in zip(runs, networks, strict=True):
         segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last))
         parts.append(StreamPart(first, last, part, emit_stream(lay_out_network(segmented, sram), borders, end)))
-    return CompiledNetwork(network, tuple(parts), left, borders)
+    return CompiledNetwork(network, tuple(parts), on_processor, borders)
 
 
-def _part(network: Network, first: int, last: int) -> Network:
+def _part(network: TfliteNetwork, first: int, last: int) -> TfliteNetwork:
     """Operators by themselves; what they read from elsewhere are inputs, what others read are outputs."""
-    own = network.operators[first:last]
-    made = {number for operator in own for number in operator.outputs}
-    read = dict.fromkeys(number for operator in own for number in operator.inputs if number >= 0)
+    inside = network.operators[first:last]
+    produced = {number for operator in inside for number in operator.outputs}
+    read = dict.fromkeys(number for operator in inside for number in operator.inputs if number >= 0)
     constant = {number for number in read if network.tensors[number].data is not None}
-    others = {number for operator in (*network.operators[:first], *network.operators[last:]) for number in operator.inputs}
-    outputs = [number for operator in own for number in operator.outputs if number in others or number in network.outputs]
-    return replace(network, operators=own, inputs=tuple(n for n in read if n not in made | constant), outputs=tuple(outputs))
+    elsewhere = {number for operator in (*network.operators[:first], *network.operators[last:]) for number in operator.inputs}
+    outputs = [number for operator in inside for number in operator.outputs if number in elsewhere or number in network.outputs]
+    return replace(network, operators=inside, inputs=tuple(n for n in read if n not in produced | constant), outputs=tuple(outputs))
 
 
 def _part_plan(plan: StreamPlan, first: int, last: int) -> StreamPlan:

@@ -41,4 +41,4 @@ def _lines(compiled: CompiledNetwork) -> list[str]:
             f"operators {part.first} to {part.last - 1}: {len(stream.words):,} words, {stream.planned.total:,} bytes of DRAM moved, "
             f"{stream.arena:,} in use, {stream.fast:,} bytes of SRAM"
         )
-    return lines + [f"left to the processor: {reason.partition(': expected one of ')[0]}" for reason in compiled.left.values()]
+    return lines + [f"left to the processor: {reason.partition(': expected one of ')[0]}" for reason in compiled.on_processor.values()]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.ethosu.segments import StreamPlan, StreamSegment
-from compiler.frontend.tflite.network import Network
+from compiler.frontend.tflite.network import TfliteNetwork
 from compiler.frontend.tflite.to_onnx import NODE
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
@@ -20,7 +20,7 @@ from simulator.npu.errors import BadInputError
 _OPERATOR, _TENSOR = re.compile(rf"{NODE}(\d+)(?![\d])"), re.compile(r"t(\d+)(?![\d])")
 
 
-def map_plan(network: Network, plan: Plan, results: Mapping[str, str]) -> tuple[Network, StreamPlan]:
+def map_plan(network: TfliteNetwork, plan: Plan, results: Mapping[str, str]) -> tuple[TfliteNetwork, StreamPlan]:
     """The network in the order of a plan, and its segments.  results: name of each operator of the plan -> name of its result."""
     segment_of = dict[int, int]()
     by_result = dict[int, int]()
@@ -42,7 +42,7 @@ def map_plan(network: Network, plan: Plan, results: Mapping[str, str]) -> tuple[
     return ordered, StreamPlan(tuple(StreamSegment(first, last, stripes[segments[order[first]]]) for first, last in bounds), held)
 
 
-def _complete(network: Network, segment_of: Mapping[int, int], by_result: Mapping[int, int]) -> list[int]:
+def _complete(network: TfliteNetwork, segment_of: Mapping[int, int], by_result: Mapping[int, int]) -> list[int]:
     """Segment of every operator: its own, that of its result, or the last of those that make its inputs."""
     producer = dict[int, int]()
     segments = list[int]()

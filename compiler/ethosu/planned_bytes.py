@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.ethosu.block_choice import Block
-from compiler.ethosu.cascade import Load, Run
-from compiler.ethosu.places import row_bytes
+from compiler.ethosu.cascade import LoadRows, RunRows
 from compiler.ethosu.segment_layout import SegmentLayout
 from compiler.ethosu.segments import SegmentedNetwork
-from compiler.ethosu.step import Step, View
+from compiler.ethosu.step import BlockStep, StoreView
+from compiler.ethosu.store_places import row_bytes
 
 _WORD, _TABLE = 4, 256
 
@@ -50,9 +50,9 @@ def segment_bytes(network: SegmentedNetwork, layout: SegmentLayout) -> dict[str,
     counts = dict.fromkeys(PlannedBytes._fields, 0)
     stores = network.lowered.stores
     for action in layout.schedule.actions:
-        if not isinstance(action, Run):
+        if not isinstance(action, RunRows):
             size = (action.last - action.first) * row_bytes(stores[action.store], action.store in network.bricks)
-            counts["copies_read" if isinstance(action, Load) else "copies_written"] += size
+            counts["copies_read" if isinstance(action, LoadRows) else "copies_written"] += size
             continue
         step, block = network.lowered.steps[action.step], layout.blocks[action.step]
         rows = action.last - action.first
@@ -73,20 +73,20 @@ def segment_bytes(network: SegmentedNetwork, layout: SegmentLayout) -> dict[str,
     return counts
 
 
-def _read_bytes(step: Step, block: Block, view: View, place: int, first: int, last: int) -> int:
+def _read_bytes(step: BlockStep, block: Block, view: StoreView, place: int, first: int, last: int) -> int:
     """Bytes of an input that blocks of rows [first, last) read where it is."""
     result = step.result
     if step.unit == "ELEMENTWISE":
         sizes = zip((last - first, result.columns, result.channels), (view.rows, view.columns, view.channels), block[:3], strict=True)
-        whole = (result.rows, result.columns, result.channels)
+        extents = (result.rows, result.columns, result.channels)
         count = 1
         for axis, (size, extent, part) in enumerate(sizes):
-            count *= size if extent == whole[axis] else -(-size // part)
+            count *= size if extent == extents[axis] else -(-size // part)
         return count
     scale = 2 if step.window.upscale else 1
     window = step.window
-    high = _reached(first, last, block.rows, window.stride_y, window.top, window.reach_rows, view.rows, scale)
-    wide = _reached(0, result.columns, block.columns, window.stride_x, window.left, window.reach_columns, view.columns, scale)
+    high = _reached(first, last, block.rows, window.stride_y, window.pad_top, window.reach_rows, view.rows, scale)
+    wide = _reached(0, result.columns, block.columns, window.stride_x, window.pad_left, window.reach_columns, view.columns, scale)
     passes = -(-result.channels // block.channels) if step.unit == "CONV" else 1
     return high * wide * view.channels * passes
 

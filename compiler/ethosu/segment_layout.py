@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from compiler.ethosu.addresses import Buffer, Placed, allocate
 from compiler.ethosu.block_choice import Block, choose_block
-from compiler.ethosu.cascade import CascadePlan, CascadeSchedule, Run, schedule_cascade
-from compiler.ethosu.places import row_bytes
+from compiler.ethosu.buffer_addresses import Placed, TimedBuffer, allocate
+from compiler.ethosu.cascade import CascadePlan, CascadeSchedule, RunRows, schedule_cascade
 from compiler.ethosu.segments import SegmentedNetwork
-from compiler.ethosu.step import Step
+from compiler.ethosu.step import BlockStep
+from compiler.ethosu.store_places import row_bytes
 from compiler.ethosu.weight_blobs import WeightBlob, encode_blob
 from simulator.npu.errors import InfeasibleError
 
@@ -116,9 +116,9 @@ class _Draft:
         self.plan = network.cascade(segment, stripes, direct)
         self.schedule = schedule_cascade(self.plan, lowered.steps, lowered.stores, network.leaving(segment))
         self.steps = {number: lowered.steps[number] for number in range(self.plan.first, self.plan.last)}
-        self.runs = {number: list[tuple[int, Run]]() for number in self.steps}
+        self.runs = {number: list[tuple[int, RunRows]]() for number in self.steps}
         for time, action in enumerate(self.schedule.actions):
-            if isinstance(action, Run):
+            if isinstance(action, RunRows):
                 self.runs[action.step].append((time, action))
 
     def with_direct_inputs(self) -> _Draft:
@@ -129,9 +129,9 @@ class _Draft:
         """Addresses.  small: steps whose weights are to take little room."""
         blocks, weights = dict[int, Block](), dict[int, StepWeights]()
         for number in self.steps:
-            blocks[number], own = self._weights(number, number in small)
-            if own:
-                weights[number] = own
+            blocks[number], coded = self._weights(number, number in small)
+            if coded:
+                weights[number] = coded
         addresses, end = allocate([*self._rings(), *self._weight_buffers(weights)], self.held)
         rings = {key[1]: address for key, address in addresses.items() if key[0] == "ring"}
         places = {(key[1], key[2]): address for key, address in addresses.items() if key[0] == "weights"}
@@ -141,7 +141,7 @@ class _Draft:
     def copied(self) -> dict[int, StepWeights]:
         """Weights that are copied as a whole, by step."""
         weights = {number: self._weights(number, False)[1] for number in self.steps}
-        return {number: own for number, own in weights.items() if own and own.copied}
+        return {number: coded for number, coded in weights.items() if coded and coded.copied}
 
     def _weights(self, number: int, small: bool) -> tuple[Block, StepWeights | None]:
         """The block and the weights of a step.  They are not copied where one block has all rows and columns anyway."""
@@ -154,35 +154,35 @@ class _Draft:
         if passes * runs == 1 or (small and runs > 1):
             return block, StepWeights((self._blob(step, block, 0, channels),), False, passes * runs)
         block = choose_block(step, rows, channels, _SRAM_COST)
-        whole = self._blob(step, block, 0, channels)
-        count = -(-whole.nbytes * _RUN_SHARE // self.sram) if small else 1
+        full = self._blob(step, block, 0, channels)
+        count = -(-full.nbytes * _RUN_SHARE // self.sram) if small else 1
         width = max(1, -(-channels // count // block.channels)) * block.channels
         if width >= channels:
-            return block, StepWeights((whole,), True, 1)
+            return block, StepWeights((full,), True, 1)
         parts = [self._blob(step, block, first, min(channels, first + width)) for first in range(0, channels, width)]
         return block, StepWeights(tuple(parts), True, 1)
 
-    def _blob(self, step: Step, block: Block, first: int, last: int) -> WeightBlob:
+    def _blob(self, step: BlockStep, block: Block, first: int, last: int) -> WeightBlob:
         key = (id(step), block.channels, first, last)
         if key not in self.network.blobs:
             self.network.blobs[key] = encode_blob(step, block, first, last)
         return self.network.blobs[key]
 
-    def _weight_buffers(self, weights: Mapping[int, StepWeights]) -> Iterator[Buffer]:
+    def _weight_buffers(self, weights: Mapping[int, StepWeights]) -> Iterator[TimedBuffer]:
         """Places of weights: for all stripes, or from the operation before theirs on, beside which they are copied."""
         times = sorted(time for runs in self.runs.values() for time, _ in runs)
-        for number, own in weights.items():
+        for number, coded in weights.items():
             first, last = self.runs[number][0][0], self.runs[number][-1][0]
             before = times[max(0, times.index(first) - 1)]
-            for index, size in enumerate(own.slots):
+            for index, size in enumerate(coded.slots):
                 span = (before, last) if len(self.runs[number]) == 1 else (0, len(self.schedule.actions))
-                yield Buffer(("weights", number, index), size, *span)
+                yield TimedBuffer(("weights", number, index), size, *span)
 
-    def _rings(self) -> Iterator[Buffer]:
+    def _rings(self) -> Iterator[TimedBuffer]:
         """Places of rings: for all stripes; of one stripe, as long as something reads or writes them."""
         times = dict[int, list[int]]()
         for time, action in enumerate(self.schedule.actions):
-            stores = [action.store] if not isinstance(action, Run) else [
+            stores = [action.store] if not isinstance(action, RunRows) else [
                 view.store for view in (*self.steps[action.step].reads, self.steps[action.step].result)
             ]  # fmt: skip
             for store in stores:
@@ -190,4 +190,4 @@ class _Draft:
         for store, rows in self.schedule.ring_rows.items():
             spec = self.network.lowered.stores[store]
             span = (0, len(self.schedule.actions)) if self.stripes > 1 else (min(times[store]), max(times[store]))
-            yield Buffer(("ring", store), rows * row_bytes(spec, store in self.network.bricks), *span)
+            yield TimedBuffer(("ring", store), rows * row_bytes(spec, store in self.network.bricks), *span)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from compiler.ethosu.cascade import CascadePlan
 from compiler.ethosu.lowering import LoweredNetwork
-from compiler.ethosu.places import BRICK
+from compiler.ethosu.store_places import BRICK
 from compiler.ethosu.weight_blobs import WeightBlob
 from simulator.npu.errors import BadInputError
 
@@ -96,8 +96,8 @@ class SegmentedNetwork:
         """Stores in bricks of 16 channels: all whose parts are of whole bricks, and that nobody sees or reads in another shape."""
         views = [view for step in self.lowered.steps for view in (*step.reads, step.result)]
         plain = {view.store for view in views if view.flat or view.step > 1 or view.first_channel % BRICK or view.channels % BRICK}
-        whole = {number for number, store in enumerate(self.lowered.stores) if store.channels % BRICK == 0 and store.constant is None}
-        return frozenset(whole - plain - self.outside)
+        even = {number for number, store in enumerate(self.lowered.stores) if store.channels % BRICK == 0 and store.constant is None}
+        return frozenset(even - plain - self.outside)
 
     def lifetime(self, store: int) -> tuple[int, int]:
         """First and last segment that a store is needed in."""
@@ -117,7 +117,7 @@ class SegmentedNetwork:
         read, written = {view.store for step in steps for view in step.reads}, {step.result.store for step in steps}
         constant = {number for number, store in enumerate(self.lowered.stores) if store.constant is not None}
         free = (read | written) - constant - self.held - direct
-        own = {store for store in free if self.writers[store] == {segment}}
+        private = {store for store in free if self.writers[store] == {segment}}
         leaving = self.leaving(segment)
-        loaded, inside = free & read - written, own & read - leaving
-        return CascadePlan(first, last, stripes, frozenset(loaded), frozenset(own & read & leaving), frozenset(inside))
+        loaded, inside = free & read - written, private & read - leaving
+        return CascadePlan(first, last, stripes, frozenset(loaded), frozenset(private & read & leaving), frozenset(inside))

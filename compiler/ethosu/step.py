@@ -19,7 +19,7 @@ NEAREST, ZEROS = 1, 2
 """Ways of upscaling."""
 
 
-class View(NamedTuple):
+class StoreView(NamedTuple):
     """[rows, columns, channels] of a store, from a place in it on.  zero: zero point as the part subtracts or adds it.
 
     step: of rows and columns in the store, 2 where it has every second one.
@@ -38,8 +38,11 @@ class View(NamedTuple):
     flat: bool = False
 
 
-class Window(NamedTuple):
-    """A kernel.  top, left: padding before.  upscale: 0, 1 (nearest) or 2 (zeros between), which doubles rows and columns of the input."""
+class KernelWindow(NamedTuple):
+    """A kernel.  pad_top, pad_left: padding before.
+
+    upscale: 0, 1 (nearest) or 2 (zeros between); the last two double rows and columns of the input.
+    """
 
     rows: int = 1
     columns: int = 1
@@ -47,8 +50,8 @@ class Window(NamedTuple):
     stride_x: int = 1
     dilation_y: int = 1
     dilation_x: int = 1
-    top: int = 0
-    left: int = 0
+    pad_top: int = 0
+    pad_left: int = 0
     upscale: int = 0
 
     @property
@@ -62,7 +65,7 @@ class Window(NamedTuple):
         return (self.columns - 1) * self.dilation_x + 1
 
 
-class Records(NamedTuple):
+class ChannelScales(NamedTuple):
     """Biases and scales, [channels] each."""
 
     bias: NDArray[np.int64]
@@ -77,11 +80,11 @@ class OperandScale(NamedTuple):
     scaling: Scaling = Scaling(0, 0)
 
 
-_POINT_WINDOW, _ONE, _UNSCALED = Window(), Scaling(1 << 30, 30), OperandScale()
+_POINT_WINDOW, _ONE, _UNSCALED = KernelWindow(), Scaling(1 << 30, 30), OperandScale()
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class BlockStep:
     """An operation.  operator: its number in the network.  unit: CONV, DEPTHWISE, POOL or ELEMENTWISE.  mode: of the last two.
 
     reads: one view or two; an axis of 1 of the second is broadcast.  reversed: whether the second comes first.
@@ -91,12 +94,12 @@ class Step:
 
     operator: int
     unit: str
-    reads: tuple[View, ...]
-    result: View
+    reads: tuple[StoreView, ...]
+    result: StoreView
     mode: str = ""
-    window: Window = _POINT_WINDOW
+    window: KernelWindow = _POINT_WINDOW
     weights: NDArray[np.int16] | None = None
-    records: Records | None = None
+    records: ChannelScales | None = None
     scaling: Scaling = _ONE
     operand_scale: OperandScale = _UNSCALED
     reversed: bool = False
@@ -126,8 +129,8 @@ class Step:
         if self.unit == "ELEMENTWISE":
             return first, last
         scale = 2 if window.upscale else 1
-        low = max(0, first * window.stride_y - window.top)
-        high = min(rows * scale, (last - 1) * window.stride_y - window.top + window.reach_rows)
+        low = max(0, first * window.stride_y - window.pad_top)
+        high = min(rows * scale, (last - 1) * window.stride_y - window.pad_top + window.reach_rows)
         return low // scale, -(-high // scale)
 
 

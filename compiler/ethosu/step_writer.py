@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.ethosu.block_choice import Block, part_kernel_first
-from compiler.ethosu.command_writer import SHARED, Accesses, ByteRange, CommandWriter
-from compiler.ethosu.places import MapRows, Place, locate_rows, set_map
-from compiler.ethosu.step import DOUBLE, Step, Store, View, Window
+from compiler.ethosu.command_writer import SHARED, ByteAccesses, ByteRange, CommandWriter
+from compiler.ethosu.step import DOUBLE, BlockStep, KernelWindow, Store, StoreView
+from compiler.ethosu.store_places import MapRows, Place, locate_rows, set_map
 from simulator.ethosu.command_table import ELEMENTWISE, POOLING
 
 FIRST_TABLE, TABLE_BYTES, TABLES = 16, 256, 46 * 1024
@@ -24,9 +24,9 @@ class WeightPlace(NamedTuple):
 
 
 class StepRun(NamedTuple):
-    """What is written.  rows, channels: [first, last) of the result.  table: slot of its table."""
+    """A step with its places.  rows, channels: [first, last) of the result.  table: slot of its table."""
 
-    step: Step
+    step: BlockStep
     rows: tuple[int, int]
     channels: tuple[int, int]
     block: Block
@@ -63,7 +63,7 @@ def write_run(writer: CommandWriter, run: StepRun) -> None:
         place = TABLES + run.table * TABLE_BYTES
         reads += (ByteRange(SHARED, place, place + TABLE_BYTES),)
     mode = {"POOL": POOLING, "ELEMENTWISE": ELEMENTWISE}.get(step.unit, ())
-    writer.operate(step.unit, Accesses(reads, result.ranges), mode.index(step.mode) if mode else None)
+    writer.operate(step.unit, ByteAccesses(reads, result.ranges), mode.index(step.mode) if mode else None)
 
 
 def _write_reads(writer: CommandWriter, run: StepRun) -> tuple[ByteRange, ...]:
@@ -104,12 +104,14 @@ def _write_second(writer: CommandWriter, run: StepRun) -> MapRows:
     return rows
 
 
-def _write_window(writer: CommandWriter, step: Step, view: View, first: int, last: int) -> None:
+def _write_window(writer: CommandWriter, step: BlockStep, view: StoreView, first: int, last: int) -> None:
     """The kernel, and the padding of these rows."""
     window, scale = step.window, 2 if step.window.upscale else 1
-    top, bottom = _padding(first, last, window.stride_y, window.top, window.reach_rows, scale * view.rows)
-    left, right = _padding(0, step.result.columns, window.stride_x, window.left, window.reach_columns, scale * view.columns)
-    for side, value in (("TOP", top), ("LEFT", left), ("BOTTOM", bottom), ("RIGHT", right)):
+    top, bottom = _padding(first, last, window.stride_y, window.pad_top, window.reach_rows, scale * view.rows)
+    first_column, last_column = _padding(
+        0, step.result.columns, window.stride_x, window.pad_left, window.reach_columns, scale * view.columns
+    )
+    for side, value in (("TOP", top), ("LEFT", first_column), ("BOTTOM", bottom), ("RIGHT", last_column)):
         writer.set(f"IFM_PAD_{side}", value)
     writer.set("KERNEL_HEIGHT_M1", window.reach_rows - 1)
     writer.set("KERNEL_WIDTH_M1", window.reach_columns - 1)
@@ -121,7 +123,7 @@ def _padding(first: int, last: int, stride: int, before: int, reach: int, size: 
     return max(0, before - first * stride), max(0, (last - 1) * stride - before + reach - size)
 
 
-def _strides(window: Window) -> dict[str, int]:
+def _strides(window: KernelWindow) -> dict[str, int]:
     y, x = window.stride_y - 1, window.stride_x - 1
     return {
         "stride_x_low": x & 1, "stride_x_high": x >> 1, "stride_y_low": y & 1, "stride_y_high": y >> 1,

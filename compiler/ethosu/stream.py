@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ethosu.addresses import ALIGN, Buffer, Placed, allocate
-from compiler.ethosu.cascade import Load, Run, Save
+from compiler.ethosu.buffer_addresses import ALIGN, Placed, TimedBuffer, allocate
+from compiler.ethosu.cascade import LoadRows, RunRows, SaveRows
 from compiler.ethosu.command_writer import SHARED, ByteRange, CommandWriter
 from compiler.ethosu.network_layout import NetworkLayout
-from compiler.ethosu.places import ARENA, CONSTANTS, FAST, Place, copy_rows, row_bytes
 from compiler.ethosu.planned_bytes import PlannedBytes, planned_bytes
 from compiler.ethosu.segment_layout import SegmentLayout
 from compiler.ethosu.segments import SegmentedNetwork
 from compiler.ethosu.step_writer import TABLE_BYTES, TABLES, StepRun, WeightPlace, write_run
+from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST, Place, copy_rows, row_bytes
 
 _TABLE_SLOTS = 8
 
@@ -79,8 +79,8 @@ class _Emitter:
         for number, store in enumerate(self.lowered.stores):
             if number in self.network.writers and store.constant is None and number not in {*self.held, *inside, *outside}:
                 size = store.rows * row_bytes(store, number in self.network.bricks)
-                buffers.append(Buffer(number, size, *self.network.lifetime(number)))
-        taken = Placed(Buffer(None, borders_end, -1, len(self.network.plan.segments)), 0)
+                buffers.append(TimedBuffer(number, size, *self.network.lifetime(number)))
+        taken = Placed(TimedBuffer(None, borders_end, -1, len(self.network.plan.segments)), 0)
         addresses, end = allocate(buffers, [taken])
         return outside | {buffer.key: addresses[buffer.key] for buffer in buffers}, max(end, ALIGN)
 
@@ -95,10 +95,10 @@ class _Emitter:
 
     def write_segment(self, layout: SegmentLayout) -> None:
         """Copies and operations of a segment.  Weights of a step are copied in front of the step before it."""
-        runs = [action for action in layout.schedule.actions if isinstance(action, Run)]
+        runs = [action for action in layout.schedule.actions if isinstance(action, RunRows)]
         begun, fetched = 0, set[int]()
         for action in layout.schedule.actions:
-            if isinstance(action, Run):
+            if isinstance(action, RunRows):
                 for ahead in runs[begun : begun + 2]:
                     if ahead.step not in fetched:
                         fetched.add(ahead.step)
@@ -108,9 +108,9 @@ class _Emitter:
             else:
                 self._copy(layout, action)
 
-    def _copy(self, layout: SegmentLayout, action: Load | Save) -> None:
+    def _copy(self, layout: SegmentLayout, action: LoadRows | SaveRows) -> None:
         ends = [self._home(action.store), self._ring(layout, action.store)]
-        source, target = ends if isinstance(action, Load) else ends[::-1]
+        source, target = ends if isinstance(action, LoadRows) else ends[::-1]
         copy_rows(self.writer, self.lowered.stores[action.store], source, target, action.first, action.last)
 
     def _fetch(self, layout: SegmentLayout, step: int, index: int) -> None:
@@ -122,7 +122,7 @@ class _Emitter:
         source = self._constant(("weights", step, index), blob.weights + blob.scales)
         self.writer.copy(ByteRange(CONSTANTS, source, source + blob.nbytes), ByteRange(FAST, address, address + blob.nbytes))
 
-    def _run(self, layout: SegmentLayout, action: Run) -> None:
+    def _run(self, layout: SegmentLayout, action: RunRows) -> None:
         step = self.lowered.steps[action.step]
         weights = layout.weights.get(action.step)
         table = None if step.table is None else self._table(step.table.tobytes())
@@ -150,7 +150,7 @@ class _Emitter:
         return Place(FAST, layout.rings[store], layout.schedule.ring_rows[store], store in self.network.bricks)
 
     def _home(self, store: int) -> Place:
-        """Where all of a store is: SRAM, constants or the arena."""
+        """Place of all of a store: SRAM, constants or the arena."""
         spec = self.lowered.stores[store]
         if spec.constant is not None:
             return Place(CONSTANTS, self._constant(spec.constant.tobytes(), spec.constant.tobytes()), spec.rows, False)

@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ethosu.lowering import Lowering, Rule
+from compiler.ethosu.lowering import NetworkLowering, Rule
 from compiler.ethosu.scaling import POINT, Scaling, quantize_multiplier
-from compiler.frontend.tflite.network import NetworkOperator, Tensor
+from compiler.frontend.tflite.network import TfliteOperator, TfliteTensor
 
-Table = NDArray[np.int8]
 _CODES = np.arange(-128, 128)
 
 
-def _by_table(make: Callable[[Tensor, Tensor, NetworkOperator], NDArray[np.int64]]) -> Rule:
-    def rule(lowering: Lowering, operator: NetworkOperator) -> None:
+def _by_table(make: Callable[[TfliteTensor, TfliteTensor, TfliteOperator], NDArray[np.int64]]) -> Rule:
+    def rule(lowering: NetworkLowering, operator: TfliteOperator) -> None:
         x, y = operator.inputs[0], operator.outputs[0]
         table = np.clip(make(lowering.tensor(x), lowering.tensor(y), operator), -128, 127).astype(np.int8)
         lowering.add("POOL", (lowering.view(x, 0),), lowering.view(y, 0), mode="AVERAGE", table=table)
@@ -24,31 +23,31 @@ def _by_table(make: Callable[[Tensor, Tensor, NetworkOperator], NDArray[np.int64
     return rule
 
 
-def _rounded(reals: NDArray[np.float64], y: Tensor) -> NDArray[np.int64]:
+def _rounded(reals: NDArray[np.float64], y: TfliteTensor) -> NDArray[np.int64]:
     scaled = reals / float(y.scale)
     return (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(np.int64) + y.zero
 
 
-def _reals(x: Tensor) -> NDArray[np.float64]:
+def _reals(x: TfliteTensor) -> NDArray[np.float64]:
     return np.asarray((_CODES - x.zero) * float(x.scale), np.float64)
 
 
-def _logistic(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
+def _logistic(x: TfliteTensor, y: TfliteTensor, operator: TfliteOperator) -> NDArray[np.int64]:
     return _rounded(1 / (1 + np.exp(-_reals(x))), y)
 
 
-def _tanh(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
+def _tanh(x: TfliteTensor, y: TfliteTensor, operator: TfliteOperator) -> NDArray[np.int64]:
     return _rounded(np.tanh(_reals(x)), y)
 
 
-def _leaky_relu(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
+def _leaky_relu(x: TfliteTensor, y: TfliteTensor, operator: TfliteOperator) -> NDArray[np.int64]:
     """QuantizeLeakyRelu: one factor below the zero point, another above; both quotients in float32."""
     positive = quantize_multiplier(float(x.scale / y.scale))
     negative = quantize_multiplier(float(np.float32(x.scale * np.float32(operator.options["alpha"])) / y.scale))
     return np.array([_scaled(int(v), positive if v >= 0 else negative) for v in _CODES - x.zero]) + y.zero
 
 
-def _absolute(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
+def _absolute(x: TfliteTensor, y: TfliteTensor, operator: TfliteOperator) -> NDArray[np.int64]:
     """The quotient of scales is in float32; nothing is scaled where both are equal."""
     values = np.abs(_CODES - x.zero)
     if x.scale == y.scale:
@@ -57,7 +56,7 @@ def _absolute(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int
     return np.array([_scaled(int(v), scaling) for v in values]) + y.zero
 
 
-def _hard_swish(x: Tensor, y: Tensor, operator: NetworkOperator) -> NDArray[np.int64]:
+def _hard_swish(x: TfliteTensor, y: TfliteTensor, operator: TfliteOperator) -> NDArray[np.int64]:
     """HardSwish in fixed point of 16 bits: a product of the input and of its part between -3 and 3."""
     fine = np.float32(1 / 128) * x.scale
     output, slope = (_narrow(quantize_multiplier(float(fine / scale))) for scale in (y.scale, np.float32(3 / 32768)))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.ethosu.block_choice import Block, part_kernel_first
-from compiler.ethosu.step import Records, Step
+from compiler.ethosu.step import BlockStep, ChannelScales
 from compiler.ethosu.weight_encoder import encode_weights
 from simulator.ethosu.weight_order import KernelShape
 
@@ -28,7 +28,7 @@ class WeightBlob(NamedTuple):
         return len(self.weights) + len(self.scales)
 
 
-def encode_blob(step: Step, block: Block, first: int, last: int) -> WeightBlob:
+def encode_blob(step: BlockStep, block: Block, first: int, last: int) -> WeightBlob:
     """The blob of some channels of a step with weights."""
     assert step.weights is not None
     assert step.records is not None
@@ -37,10 +37,12 @@ def encode_blob(step: Step, block: Block, first: int, last: int) -> WeightBlob:
         len(weights), weights.shape[1], weights.shape[2], weights.shape[3], block.channels, step.unit == "DEPTHWISE",
         part_kernel_first(step), 8, window.dilation_y, window.dilation_x,
     )  # fmt: skip
-    return WeightBlob(first, last, encode_weights(weights, shape), _encode_records(Records(*(part[first:last] for part in step.records))))
+    return WeightBlob(
+        first, last, encode_weights(weights, shape), _encode_records(ChannelScales(*(part[first:last] for part in step.records)))
+    )
 
 
-def _encode_records(records: Records) -> bytes:
+def _encode_records(records: ChannelScales) -> bytes:
     """Ten bytes for each channel: bias of 40 bits, factor of 32, shift of 6."""
     table = np.zeros((len(records.bias), RECORD_BYTES), np.uint8)
     for first, count, values in ((0, 5, records.bias), (5, 4, records.factor), (9, 1, records.shift)):

@@ -65,9 +65,9 @@ def _coding_of(weights: NDArray[np.int64]) -> _Coding:
         runs = np.diff(np.concatenate(([-1], filled, [len(weights)]))) - 1
         costs = {divisor: _bits(runs, divisor) for divisor in _RUN_DIVISORS}
         divisor = min(costs, key=lambda value: costs[value])
-        apart, apart_cost = _codes_of(weights[filled], raw=False)
-        if apart_cost + costs[divisor] < cost:
-            return apart._replace(runs=runs, run_divisor=divisor)
+        with_runs, with_runs_cost = _codes_of(weights[filled], raw=False)
+        if with_runs_cost + costs[divisor] < cost:
+            return with_runs._replace(runs=runs, run_divisor=divisor)
     return coding
 
 

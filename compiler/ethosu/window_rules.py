@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from compiler.ethosu.lowering import Lowering
-from compiler.ethosu.step import Window
-from compiler.frontend.tflite.network import NetworkOperator
-from compiler.frontend.tflite.schema import SAME
+from compiler.ethosu.lowering import NetworkLowering
+from compiler.ethosu.step import KernelWindow
+from compiler.frontend.tflite.file_schema import SAME
+from compiler.frontend.tflite.network import TfliteOperator
 
 LONGEST_STRIDE, LONGEST_DILATION = 3, 2
 HIGHEST_KERNEL, HIGHEST_POOL = 64, 256
 """Rows of a kernel with its dilation, whose square is the most elements."""
 
 
-def window_of(lowering: Lowering, operator: NetworkOperator, rows: int, columns: int) -> Window:
+def window_of(lowering: NetworkLowering, operator: TfliteOperator, rows: int, columns: int) -> KernelWindow:
     """The window of an operator from its first input to its result."""
     options = operator.options
     image, result = (lowering.network.tensors[number].image for number in (operator.inputs[0], operator.outputs[0]))
@@ -23,12 +23,12 @@ def window_of(lowering: Lowering, operator: NetworkOperator, rows: int, columns:
         strides = (1, 1)  # of one window nothing depends on them
     if not 1 <= min(dilations) <= max(dilations) <= LONGEST_DILATION:
         raise lowering.refuse(f"dilations {dilations[0]}x{dilations[1]}: expected 1 to {LONGEST_DILATION}")
-    window = Window(rows, columns, *strides, *dilations)
+    window = KernelWindow(rows, columns, *strides, *dilations)
     check_kernel(lowering, window, HIGHEST_POOL if "POOL" in operator.kind else HIGHEST_KERNEL)
     if options["padding"] != SAME:
         return window
     top = padding_before(image[0], result[0], window.reach_rows, strides[0])
-    return window._replace(top=top, left=padding_before(image[1], result[1], window.reach_columns, strides[1]))
+    return window._replace(pad_top=top, pad_left=padding_before(image[1], result[1], window.reach_columns, strides[1]))
 
 
 def padding_before(size: int, result: int, reach: int, stride: int) -> int:
@@ -36,7 +36,7 @@ def padding_before(size: int, result: int, reach: int, stride: int) -> int:
     return max(0, (result - 1) * stride + reach - size) // 2
 
 
-def check_kernel(lowering: Lowering, window: Window, highest: int) -> None:
+def check_kernel(lowering: NetworkLowering, window: KernelWindow, highest: int) -> None:
     """An error for a kernel that is too large."""
     if window.reach_rows > highest or window.reach_rows * window.reach_columns > highest**2:
         size = f"{window.reach_rows}x{window.reach_columns}"

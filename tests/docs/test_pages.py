@@ -23,6 +23,7 @@ from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import configs_folder, load_machine
 from simulator.npu.machine_parts import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Product, SharedMemory, Sizes, SystolicUnit, VectorUnit
+from tests.compiler.ethosu.models import model as tflite_model
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner import config
@@ -108,6 +109,7 @@ def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monk
     tunes = any(words[1] == "tune" and "RUN" in words and "--resume" not in words for words in found.values())
     if not tunes and not any('out="RUN"' in block.text for block in blocks(page, "python")):
         shutil.copytree(workspace / "RUN", tmp_path / "RUN")
+    (tmp_path / "network.tflite").write_bytes(tflite_model("table_activations").data)
     monkeypatch.chdir(tmp_path)
     of_file = config._read
     tiny = {part: of_file(DEFAULT)[part] | values for part, values in SETTINGS.items()}

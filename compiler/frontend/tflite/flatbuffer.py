@@ -20,7 +20,7 @@ _FIELDS = 4
 """Bytes in front of the offsets in a list of fields: its size, and the size of the table."""
 
 
-class Table(NamedTuple):
+class FlatTable(NamedTuple):
     """A table of a file.  place: its first byte."""
 
     data: bytes
@@ -31,15 +31,15 @@ class Table(NamedTuple):
         place = self._field(field)
         return default if place is None else _unpack(self.data, place, code)
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: int) -> FlatTable | None:
         """A table; None where there is none."""
         place = self._field(field)
-        return None if place is None else Table(self.data, _target(self.data, place))
+        return None if place is None else FlatTable(self.data, _target(self.data, place))
 
-    def tables(self, field: int) -> list[Table]:
+    def tables(self, field: int) -> list[FlatTable]:
         """A vector of tables."""
         first, count = self._vector(field, _OFFSET)
-        return [Table(self.data, _target(self.data, first + _OFFSET * index)) for index in range(count)]
+        return [FlatTable(self.data, _target(self.data, first + _OFFSET * index)) for index in range(count)]
 
     def array(self, field: int, kind: str) -> NDArray[Any]:
         """A vector of scalars by their type in numpy; empty where there is none."""
@@ -70,11 +70,11 @@ class Table(NamedTuple):
         return vector + _OFFSET, count
 
 
-def read_root(data: bytes, identifier: bytes) -> Table:
+def read_root(data: bytes, identifier: bytes) -> FlatTable:
     """The root table of a file with an identifier."""
     if data[4:8] != identifier:
         raise BadInputError(f"begins with {data[4:8]!r}: expected {identifier!r} at byte 4")
-    return Table(data, _target(data, 0))
+    return FlatTable(data, _target(data, 0))
 
 
 def _unpack(data: bytes, place: int, code: str) -> Any:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frontend.tflite.flatbuffer import Table, read_root
-from compiler.frontend.tflite.schema import (
+from compiler.frontend.tflite.file_schema import (
     BUFFER_DATA,
     BY_NUMBER,
     CUSTOM,
@@ -24,13 +23,14 @@ from compiler.frontend.tflite.schema import (
     SubGraph,
     TensorField,
 )
+from compiler.frontend.tflite.flatbuffer import FlatTable, read_root
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 LARGEST_TENSOR = 1 << 28
 """Bytes of a tensor."""
 
 
-class Tensor(NamedTuple):
+class TfliteTensor(NamedTuple):
     """A tensor.  scales: float32 [1] or [channels] along `axis`, [0] without any.  zeros: int64, as many.  data: of a constant."""
 
     name: str
@@ -72,7 +72,7 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkOperator:
+class TfliteOperator:
     """An operator.  inputs: numbers of tensors, -1 for none.  options: by name."""
 
     kind: str
@@ -82,11 +82,11 @@ class NetworkOperator:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class TfliteNetwork:
     """Operators in order, and tensors by number.  inputs, outputs: numbers of tensors of the model.  versions: of kinds of operators."""
 
-    tensors: tuple[Tensor, ...]
-    operators: tuple[NetworkOperator, ...]
+    tensors: tuple[TfliteTensor, ...]
+    operators: tuple[TfliteOperator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Network:
         return f"operator {number}, {self.operators[number].kind}"
 
 
-def read_network(data: bytes) -> Network:
+def read_network(data: bytes) -> TfliteNetwork:
     """The network of a `.tflite` file.  Raises `BadInputError` for a damaged file, `UnsupportedError` for one with several graphs."""
     root = read_root(data, IDENTIFIER)
     graphs, buffers = root.tables(Model.SUBGRAPHS), root.tables(Model.BUFFERS)
@@ -110,10 +110,10 @@ def read_network(data: bytes) -> Network:
     if wrong := [number for number in numbers if not 0 <= number < len(tensors)]:
         raise BadInputError(f"tensor {wrong[0]}: expected 0 to {len(tensors) - 1}")
     versions = {name: code.number(Code.VERSION, "i", 1) for (name, _), code in zip(kinds, root.tables(Model.CODES), strict=True)}
-    return Network(tensors, operators, ends[0], ends[1], versions)
+    return TfliteNetwork(tensors, operators, ends[0], ends[1], versions)
 
 
-def _kind(code: Table) -> tuple[str, int]:
+def _kind(code: FlatTable) -> tuple[str, int]:
     """The name of a kind of operator, and its number."""
     number = max(code.number(Code.OLD, "b"), code.number(Code.BUILTIN, "i"))
     if number == CUSTOM:
@@ -121,7 +121,7 @@ def _kind(code: Table) -> tuple[str, int]:
     return (BY_NUMBER[number].name if number in BY_NUMBER else f"BUILTIN_{number}"), number
 
 
-def _tensor(table: Table, buffers: list[Table]) -> Tensor:
+def _tensor(table: FlatTable, buffers: list[FlatTable]) -> TfliteTensor:
     shape = tuple(table.array(TensorField.SHAPE, "<i4").tolist())
     number, buffer, name = table.number(TensorField.TYPE, "b"), table.number(TensorField.BUFFER, "I"), table.text(TensorField.NAME)
     if number not in TYPES:
@@ -142,10 +142,10 @@ def _tensor(table: Table, buffers: list[Table]) -> Tensor:
         scales, zeros = quantised.array(QuantizationField.SCALE, "<f4"), quantised.array(QuantizationField.ZERO_POINT, "<i8")
         axis = quantised.number(QuantizationField.AXIS, "i")
         zeros = zeros if len(zeros) == len(scales) else np.zeros(len(scales), np.int64)
-    return Tensor(name, shape, dtype, scales, zeros, axis, data)
+    return TfliteTensor(name, shape, dtype, scales, zeros, axis, data)
 
 
-def _operator(table: Table, kinds: list[tuple[str, int]]) -> NetworkOperator:
+def _operator(table: FlatTable, kinds: list[tuple[str, int]]) -> TfliteOperator:
     code = table.number(OperatorField.CODE, "I")
     if code >= len(kinds):
         raise BadInputError(f"operator of kind {code}: expected 0 to {len(kinds) - 1}")
@@ -154,4 +154,4 @@ def _operator(table: Table, kinds: list[tuple[str, int]]) -> NetworkOperator:
     options, values = table.table(OperatorField.OPTIONS), dict[str, Any]()
     for option in BY_NUMBER[number].options if number in BY_NUMBER else ():
         values[option.name] = options.number(option.field, option.code, option.default) if options else option.default
-    return NetworkOperator(name, inputs, outputs, values)
+    return TfliteOperator(name, inputs, outputs, values)

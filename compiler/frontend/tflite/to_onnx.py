@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor, read_network
-from compiler.frontend.tflite.schema import SAME
+from compiler.frontend.tflite.file_schema import SAME
+from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, TfliteTensor, read_network
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 _OPSET = 17
@@ -36,7 +36,7 @@ def model_of_tflite(data: bytes, where: str) -> ModelProto:
         raise type(error)(f"{where}: {error}") from None
 
 
-def to_onnx(network: Network) -> ModelProto:
+def to_onnx(network: TfliteNetwork) -> ModelProto:
     """The model.  Raises `UnsupportedError` for an operator that it has no nodes for."""
     return _Writer(network).model()
 
@@ -44,7 +44,7 @@ def to_onnx(network: Network) -> ModelProto:
 class _Writer:
     """Nodes and initializers as they grow.  Floats of tensor 3 are `t3.float`, its integers `t3`."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TfliteNetwork) -> None:
         self.network = network
         self.nodes, self.initializers = list[NodeProto](), list[TensorProto]()
         self.floats = dict[int, str]()
@@ -62,7 +62,7 @@ class _Writer:
         graph = helper.make_graph(self.nodes, "tflite", *ends, self.initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
 
-    def tensor(self, number: int) -> Tensor:
+    def tensor(self, number: int) -> TfliteTensor:
         return self.network.tensors[number]
 
     def shape(self, number: int) -> list[int]:
@@ -91,20 +91,20 @@ class _Writer:
             self.floats[number] = self.dequantise(f"t{number}", tensor, 0)
         return self.floats[number]
 
-    def write(self, operator: NetworkOperator, output: str) -> None:
+    def write(self, operator: TfliteOperator, output: str) -> None:
         """Integers of the result, from floats in which a fused activation is already."""
         (number,) = operator.outputs
         tensor = self.tensor(number)
         parts = [output, *self._parameters(f"t{number}.out", tensor)]
         self.node("QuantizeLinear", parts, f"t{number}", ".quantize")
 
-    def dequantise(self, name: str, tensor: Tensor, axis: int) -> str:
+    def dequantise(self, name: str, tensor: TfliteTensor, axis: int) -> str:
         """Floats of integers."""
         attributes = {"axis": axis} if len(tensor.scales) > 1 else {}
         parts = [name, *self._parameters(f"{name}.in", tensor)]
         return self.node("DequantizeLinear", parts, f"{name}.float", f".{name}", **attributes)
 
-    def _parameters(self, name: str, tensor: Tensor) -> list[str]:
+    def _parameters(self, name: str, tensor: TfliteTensor) -> list[str]:
         scales, zeros = tensor.scales.astype(np.float32), tensor.zeros.astype(tensor.dtype)
         if len(scales) == 0:
             raise UnsupportedError(f"{self.network.label(self.number)}: tensor {tensor.name!r} has no scale: expected one")
@@ -118,7 +118,7 @@ class _Writer:
             raise UnsupportedError(f"tensor {tensor.name!r}: type {tensor.dtype}: expected {', '.join(_ONNX_TYPES)}")
         return helper.make_tensor_value_info(f"t{number}", _ONNX_TYPES[tensor.dtype.name], self.shape(number))
 
-    def activated(self, operator: NetworkOperator, output: str) -> str:
+    def activated(self, operator: TfliteOperator, output: str) -> str:
         """A fused activation, where the result's range goes beyond it."""
         activation = operator.options.get("activation", 0)
         bounds = {1: (0.0, None), 2: (-1.0, 1.0), 3: (0.0, 6.0)}.get(activation)
@@ -138,11 +138,11 @@ class _Writer:
         return self.node("Clip", [output, *ends], f"t{number}.active", ".active")
 
 
-def _result(operator: NetworkOperator) -> str:
+def _result(operator: TfliteOperator) -> str:
     return f"t{operator.outputs[0]}.sum"
 
 
-def _pads(writer: _Writer, operator: NetworkOperator, kernel: tuple[int, int]) -> list[int]:
+def _pads(writer: _Writer, operator: TfliteOperator, kernel: tuple[int, int]) -> list[int]:
     """Padding as ONNX has it: rows and columns in front, then behind."""
     options = operator.options
     if options["padding"] != SAME:
@@ -150,8 +150,8 @@ def _pads(writer: _Writer, operator: NetworkOperator, kernel: tuple[int, int]) -
     image, result = writer.tensor(operator.inputs[0]).image, writer.tensor(operator.outputs[0]).image
     steps = ((options["stride_y"], options.get("dilation_y", 1)), (options["stride_x"], options.get("dilation_x", 1)))
     totals = [
-        max(0, (made - 1) * stride + (taps - 1) * dilation + 1 - size)
-        for size, made, taps, (stride, dilation) in zip(image, result, kernel, steps, strict=False)
+        max(0, (extent - 1) * stride + (taps - 1) * dilation + 1 - size)
+        for size, extent, taps, (stride, dilation) in zip(image, result, kernel, steps, strict=False)
     ]
     return [total // 2 for total in totals] + [total - total // 2 for total in totals]
 
@@ -164,7 +164,7 @@ def _weights(writer: _Writer, number: int, order: tuple[int, ...], what: str) ->
     return writer.dequantise(writer.array(f"w{writer.number}", values), tensor, 0)
 
 
-def _bias(writer: _Writer, operator: NetworkOperator, place: int) -> list[str]:
+def _bias(writer: _Writer, operator: TfliteOperator, place: int) -> list[str]:
     if len(operator.inputs) <= place or operator.inputs[place] < 0:
         return []
     bias, weights = writer.tensor(operator.inputs[place]), writer.tensor(operator.inputs[1])
@@ -174,7 +174,7 @@ def _bias(writer: _Writer, operator: NetworkOperator, place: int) -> list[str]:
     return [writer.dequantise(writer.array(f"b{writer.number}", bias.data.astype(np.int32)), tensor, 0)]
 
 
-def _conv(writer: _Writer, operator: NetworkOperator) -> None:
+def _conv(writer: _Writer, operator: TfliteOperator) -> None:
     depthwise = operator.kind == "DEPTHWISE_CONV_2D"
     shape, options = writer.tensor(operator.inputs[1]).shape, operator.options
     weights = _weights(writer, operator.inputs[1], (3, 0, 1, 2) if depthwise else (0, 3, 1, 2), "weights")
@@ -186,13 +186,13 @@ def _conv(writer: _Writer, operator: NetworkOperator) -> None:
     writer.write(operator, writer.activated(operator, output))
 
 
-def _dense(writer: _Writer, operator: NetworkOperator) -> None:
+def _dense(writer: _Writer, operator: TfliteOperator) -> None:
     weights = _weights(writer, operator.inputs[1], (0, 1), "weights")
     inputs = [writer.read(operator.inputs[0]), weights, *_bias(writer, operator, 2)]
     writer.write(operator, writer.activated(operator, writer.node("Gemm", inputs, _result(operator), transB=1)))
 
 
-def _transposed(writer: _Writer, operator: NetworkOperator) -> None:
+def _transposed(writer: _Writer, operator: TfliteOperator) -> None:
     _, kernel, source = operator.inputs[:3]
     shape, options = writer.tensor(kernel).shape, operator.options
     weights = writer.tensor(kernel)
@@ -202,7 +202,7 @@ def _transposed(writer: _Writer, operator: NetworkOperator) -> None:
     read = writer.dequantise(writer.array(f"w{writer.number}", weights.data.transpose(3, 0, 1, 2)), one, 0)
     image, result = writer.tensor(source).image, writer.tensor(operator.outputs[0]).image
     strides = [options["stride_y"], options["stride_x"]]
-    totals = [(size - 1) * step + taps - made for size, step, taps, made in zip(image, strides, shape[1:3], result, strict=False)]
+    totals = [(size - 1) * step + taps - extent for size, step, taps, extent in zip(image, strides, shape[1:3], result, strict=False)]
     fronts = [max(0, total) // 2 for total in totals]
     pads = [*fronts, *(max(0, total) - front for total, front in zip(totals, fronts, strict=True))]
     fields = {"pads": pads, "output_padding": [max(0, -total) for total in totals]}
@@ -212,7 +212,7 @@ def _transposed(writer: _Writer, operator: NetworkOperator) -> None:
     writer.write(operator, writer.activated(operator, output))
 
 
-def _pool(writer: _Writer, operator: NetworkOperator) -> None:
+def _pool(writer: _Writer, operator: TfliteOperator) -> None:
     options = operator.options
     kernel = (options["rows"], options["columns"])
     fields = {"kernel_shape": list(kernel), "strides": [options["stride_y"], options["stride_x"]], "pads": _pads(writer, operator, kernel)}
@@ -223,18 +223,18 @@ def _pool(writer: _Writer, operator: NetworkOperator) -> None:
     writer.write(operator, writer.activated(operator, output))
 
 
-def _mean(writer: _Writer, operator: NetworkOperator) -> None:
+def _mean(writer: _Writer, operator: TfliteOperator) -> None:
     output = writer.node("GlobalAveragePool", [writer.read(operator.inputs[0])], _result(operator))
     writer.write(operator, _reshaped(writer, operator, output))
 
 
-def _reshaped(writer: _Writer, operator: NetworkOperator, output: str) -> str:
+def _reshaped(writer: _Writer, operator: TfliteOperator, output: str) -> str:
     shape = writer.shape(operator.outputs[0])
     target = writer.array(f"t{operator.outputs[0]}.shape", np.array(shape, np.int64))
     return writer.node("Reshape", [output, target], f"t{operator.outputs[0]}.reshaped", ".reshape")
 
 
-def _reshape(writer: _Writer, operator: NetworkOperator) -> None:
+def _reshape(writer: _Writer, operator: TfliteOperator) -> None:
     source, result = (writer.tensor(number) for number in (operator.inputs[0], operator.outputs[0]))
     output = writer.read(operator.inputs[0])
     if len(source.shape) == _RANK and source.image[:2] != (1, 1):
@@ -247,42 +247,42 @@ def _reshape(writer: _Writer, operator: NetworkOperator) -> None:
     writer.write(operator, _reshaped(writer, operator, output))
 
 
-def _pair(kind: str) -> Callable[[_Writer, NetworkOperator], None]:
-    def write(writer: _Writer, operator: NetworkOperator) -> None:
+def _pair(kind: str) -> Callable[[_Writer, TfliteOperator], None]:
+    def write(writer: _Writer, operator: TfliteOperator) -> None:
         output = writer.node(kind, [writer.read(number) for number in operator.inputs], _result(operator))
         writer.write(operator, writer.activated(operator, output))
 
     return write
 
 
-def _single(kind: str, **attributes: Any) -> Callable[[_Writer, NetworkOperator], None]:
-    def write(writer: _Writer, operator: NetworkOperator) -> None:
+def _single(kind: str, **attributes: Any) -> Callable[[_Writer, TfliteOperator], None]:
+    def write(writer: _Writer, operator: TfliteOperator) -> None:
         fields = {key: operator.options[value] if isinstance(value, str) else value for key, value in attributes.items()}
         writer.write(operator, writer.node(kind, [writer.read(operator.inputs[0])], _result(operator), **fields))
 
     return write
 
 
-def _clip(low: float, high: float) -> Callable[[_Writer, NetworkOperator], None]:
-    def write(writer: _Writer, operator: NetworkOperator) -> None:
+def _clip(low: float, high: float) -> Callable[[_Writer, TfliteOperator], None]:
+    def write(writer: _Writer, operator: TfliteOperator) -> None:
         ends = [writer.array(f"{_result(operator)}.{name}", np.float32(end)) for name, end in (("low", low), ("high", high))]
         writer.write(operator, writer.node("Clip", [writer.read(operator.inputs[0]), *ends], _result(operator)))
 
     return write
 
 
-def _requantise(writer: _Writer, operator: NetworkOperator) -> None:
+def _requantise(writer: _Writer, operator: TfliteOperator) -> None:
     writer.write(operator, writer.read(operator.inputs[0]))
 
 
-def _concatenate(writer: _Writer, operator: NetworkOperator) -> None:
+def _concatenate(writer: _Writer, operator: TfliteOperator) -> None:
     rank = len(writer.tensor(operator.outputs[0]).shape)
     axis = operator.options["axis"] % rank
     axis = _TO_CHANNELS.index(axis) if rank == _RANK else axis
     writer.write(operator, writer.node("Concat", [writer.read(number) for number in operator.inputs], _result(operator), axis=axis))
 
 
-def _resize(writer: _Writer, operator: NetworkOperator) -> None:
+def _resize(writer: _Writer, operator: TfliteOperator) -> None:
     nearest = operator.kind == "RESIZE_NEAREST_NEIGHBOR"
     half = operator.options["half_pixel_centers"]
     sizes = writer.array(f"{_result(operator)}.sizes", np.array(writer.shape(operator.outputs[0]), np.int64))
@@ -291,7 +291,7 @@ def _resize(writer: _Writer, operator: NetworkOperator) -> None:
     writer.write(operator, writer.node("Resize", [writer.read(operator.inputs[0]), "", "", sizes], _result(operator), **fields))
 
 
-_Write = Callable[[_Writer, NetworkOperator], None]
+_Write = Callable[[_Writer, TfliteOperator], None]
 _WRITERS: Mapping[str, _Write] = {
     "ADD": _pair("Add"),
     "SUB": _pair("Sub"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.ethosu.segments import StreamPlan, StreamSegment
-from compiler.frontend.tflite.network import Network, NetworkOperator, Tensor
+from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, TfliteTensor
 
 INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
 KINDS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D", "ADD", "CONCATENATION", "RESIZE_NEAREST_NEIGHBOR", "QUANTIZE")
@@ -21,12 +21,12 @@ class Builder:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        self.tensors, self.operators, self.values = list[Tensor](), list[NetworkOperator](), dict[int, NDArray[np.int64]]()
+        self.tensors, self.operators, self.values = list[TfliteTensor](), list[TfliteOperator](), dict[int, NDArray[np.int64]]()
 
     def tensor(self, shape: tuple[int, ...], scale: float, zero: int, data: NDArray[Any] | None = None, scales: Any = None) -> int:
         scales = np.array([scale] if scales is None else scales, np.float32)
         dtype = INT8 if data is None else data.dtype
-        self.tensors.append(Tensor(f"t{len(self.tensors)}", shape, dtype, scales, np.full(len(scales), zero), 0, data))
+        self.tensors.append(TfliteTensor(f"t{len(self.tensors)}", shape, dtype, scales, np.full(len(scales), zero), 0, data))
         return len(self.tensors) - 1
 
     def input(self, *image: int) -> int:
@@ -40,16 +40,16 @@ class Builder:
         if same is not None:
             scale, zero = float(self.tensors[same].scale), self.tensors[same].zero
         number = self.tensor((1, *shape), scale, zero)
-        self.operators.append(NetworkOperator(kind, tuple(inputs), (number,), options))
+        self.operators.append(TfliteOperator(kind, tuple(inputs), (number,), options))
         self.values[number] = np.clip(values(self.tensors[number]), -128, 127)
         return number
 
-    def network(self) -> Network:
+    def network(self) -> TfliteNetwork:
         """All of it; what nobody reads is an output."""
         read = {number for operator in self.operators for number in operator.inputs}
         made = [number for operator in self.operators for number in operator.outputs]
         first = [number for number in self.values if number not in made]
-        return Network(tuple(self.tensors), tuple(self.operators), tuple(first), tuple(n for n in made if n not in read))
+        return TfliteNetwork(tuple(self.tensors), tuple(self.operators), tuple(first), tuple(n for n in made if n not in read))
 
     # operators
 
@@ -65,7 +65,7 @@ class Builder:
         stored = weights.transpose(3, 1, 2, 0) if depthwise else weights
         operands = [x, self.tensor(stored.shape, 0, 0, stored.astype(np.int8), scales), self.tensor(bias.shape, 0, 0, bias, scales)]
 
-        def made(y: Tensor) -> NDArray[np.int64]:
+        def made(y: TfliteTensor) -> NDArray[np.int64]:
             taps = windows(values - source.zero, kernel, stride, dilation, same, 0)
             sums = np.einsum("yxcij,cij->yxc", taps, weights[..., 0]) if depthwise else np.einsum("yxcij,oijc->yxo", taps, weights)
             factors = [float(source.scale) * float(scale) / float(y.scale) for scale in scales]
@@ -80,7 +80,7 @@ class Builder:
     def pool(self, x: int, kernel: tuple[int, int], stride: int, same: bool, greatest: bool) -> int:
         values = self.values[x]
 
-        def made(y: Tensor) -> NDArray[np.int64]:
+        def made(y: TfliteTensor) -> NDArray[np.int64]:
             if greatest:
                 return windows(values, kernel, stride, 1, same, -128).max(axis=(3, 4))
             sums = windows(values, kernel, stride, 1, same, 0).sum(axis=(3, 4))
@@ -102,7 +102,7 @@ class Builder:
     def add(self, a: int, b: int) -> int:
         first, second = self.tensors[a], self.tensors[b]
 
-        def made(y: Tensor) -> NDArray[np.int64]:
+        def made(y: TfliteTensor) -> NDArray[np.int64]:
             twice = 2 * max(float(first.scale), float(second.scale))
             parts = (
                 scaled((self.values[number] - self.tensors[number].zero) << 20, float(self.tensors[number].scale) / twice)
@@ -122,7 +122,7 @@ class Builder:
     def quantize(self, x: int, like: int | None = None) -> int:
         source = self.tensors[x]
 
-        def made(y: Tensor) -> NDArray[np.int64]:
+        def made(y: TfliteTensor) -> NDArray[np.int64]:
             return scaled(self.values[x] - source.zero, float(source.scale) / float(y.scale)) + y.zero
 
         return self.result(self.values[x].shape, "QUANTIZE", [x], made, like)
@@ -184,7 +184,7 @@ def networks(draw: st.DrawFn, most: int = 7) -> Builder:
 
 
 @st.composite
-def plans(draw: st.DrawFn, network: Network) -> StreamPlan:
+def plans(draw: st.DrawFn, network: TfliteNetwork) -> StreamPlan:
     """Segments of some operators in some stripes, and some tensors in SRAM."""
     segments, place, count = list[StreamSegment](), 0, len(network.operators)
     while place < count:

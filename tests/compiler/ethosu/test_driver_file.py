@@ -10,9 +10,7 @@ import pytest
 from compiler.ethosu.driver_file import RAW_MAGIC, RAW_VERSION, driver_payload, write_raw, write_tflite
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
 from compiler.ethosu.segments import single_operators
-from compiler.frontend.tflite.flatbuffer import Scalar, Table, read_root, write_root
-from compiler.frontend.tflite.network import read_network
-from compiler.frontend.tflite.schema import (
+from compiler.frontend.tflite.file_schema import (
     BUFFER_DATA,
     CUSTOM,
     IDENTIFIER,
@@ -23,7 +21,9 @@ from compiler.frontend.tflite.schema import (
     SubGraph,
     TensorField,
 )
-from compiler.frontend.tflite.schema import Model as ModelField
+from compiler.frontend.tflite.file_schema import Model as ModelField
+from compiler.frontend.tflite.flatbuffer import FlatTable, Scalar, read_root, write_root
+from compiler.frontend.tflite.network import read_network
 from simulator.ethosu.driver_payload import read_payload
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
@@ -52,7 +52,7 @@ class File:
     def size(self, tensor: int) -> int:
         return int(np.prod(self.tensors[tensor].array(TensorField.SHAPE, "<i4")))
 
-    def kind(self, operator: Table) -> tuple[int, str]:
+    def kind(self, operator: FlatTable) -> tuple[int, str]:
         code = self.root.tables(ModelField.CODES)[operator.number(OperatorField.CODE, "I")]
         return code.number(Code.BUILTIN, "i"), code.text(Code.CUSTOM)
 
@@ -104,7 +104,7 @@ def test_a_compiled_file_is_no_model():
         read_network(write_tflite(compiled("CONV_2D")))
 
 
-def test_the_stream_of_a_payload_begins_at_16_bytes():
+def test_a_payload_has_its_stream_at_16_bytes():
     words = tuple(range(1, 70_000))
     payload = driver_payload(words)
     assert read_payload(payload).words == words

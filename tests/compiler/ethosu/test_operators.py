@@ -14,8 +14,8 @@ from compiler.ethosu.lowering import find_refusals
 from compiler.ethosu.network_parts import compile_network
 from compiler.ethosu.operator_rules import RULES
 from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
-from compiler.frontend.tflite.network import Network, read_network
-from compiler.frontend.tflite.schema import KINDS
+from compiler.frontend.tflite.file_schema import KINDS
+from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from scripts.our_streams import PLANS, OurStream, compile_ours
 from simulator.npu.errors import BadInputError, TilefarmError, UnsupportedError
 from tests.compiler.ethosu.models import model, models
@@ -54,7 +54,7 @@ def test_an_operator_that_is_left_has_a_reason():
     assert reason.startswith(f"operator {number}, SOFTMAX: expected one of ABS, ADD, ")
 
 
-def test_a_network_without_any_operator_for_the_part_is_refused():
+def test_a_network_of_the_processor_is_refused():
     network = read_network(model("SOFTMAX").data)
     with pytest.raises(UnsupportedError, match="no operator for the part: operator 0, SOFTMAX"):
         compile_network(network, single_operators(1), SRAM)
@@ -64,7 +64,7 @@ def test_rules_are_of_known_kinds():
     assert set(RULES) <= {kind.name for kind in KINDS}
 
 
-def changed(network: Network, kind: str, **options: int) -> Network:
+def changed(network: TfliteNetwork, kind: str, **options: int) -> TfliteNetwork:
     """A network with other options of a kind of operator."""
     operators = tuple(
         dataclasses.replace(operator, options={**operator.options, **options}) if operator.kind == kind else operator
@@ -101,7 +101,7 @@ def test_another_type_is_named():
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_refused_in_one_line_or_read(data):
+def test_a_damaged_file_is_one_line(data):
     raw = bytearray(model("CONV_2D").data)
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(raw) - 4))

@@ -11,7 +11,7 @@ import pytest
 
 from compiler.ethosu.network_parts import compile_network
 from compiler.ethosu.plan_mapping import map_plan
-from compiler.frontend.tflite.network import Network, read_network
+from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import to_onnx
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
@@ -23,7 +23,7 @@ from tests.compiler.ethosu.models import model
 
 
 @cache
-def opened(name: str) -> tuple[Network, LoweredModel]:
+def opened(name: str) -> tuple[TfliteNetwork, LoweredModel]:
     network = read_network(model(name).data)
     return network, lower_model(ModelSpec.named(Path(name), MACHINE, "float16", {}, None), to_onnx(network), name)
 
@@ -48,7 +48,7 @@ def test_a_plan_of_layers_gives_litert_s_integers(name):
         assert output is None or np.array_equal(output, expected)
 
 
-def test_blocks_are_stripes_and_held_tensors_are_in_sram():
+def test_blocks_are_stripes():
     network, lowered = opened("keyword_spotting")
     plan = layers(lowered)
     first = results(lowered)[plan.segments[0].operators[0]]
@@ -61,7 +61,7 @@ def test_blocks_are_stripes_and_held_tensors_are_in_sram():
     assert stream_plan.held == {network.operators[0].outputs[0]}
 
 
-def test_a_sum_is_in_the_segment_of_the_convolution_that_it_is_fused_with():
+def test_a_fused_sum_is_in_the_same_segment():
     builder = Builder(0)
     x = builder.input(8, 8, 16)
     y = builder.conv(builder.conv(x, 16, (3, 3), 1, 1, True, False, False), 16, (3, 3), 1, 1, True, False, False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compiler.ethosu.network_parts import compile_network
 from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
-from compiler.frontend.tflite.network import Network
+from compiler.frontend.tflite.network import TfliteNetwork
 from scripts.our_streams import OurStream
 from simulator.npu.errors import InfeasibleError
 from tests.compiler.ethosu.drawn_networks import KINDS, Builder, networks, plans
@@ -17,7 +17,7 @@ from tests.compiler.ethosu.drawn_networks import KINDS, Builder, networks, plans
 SRAM = 384 << 10
 
 
-def assert_right(builder: Builder, network: Network, plan: StreamPlan, sram: int = SRAM) -> OurStream:
+def assert_right(builder: Builder, network: TfliteNetwork, plan: StreamPlan, sram: int = SRAM) -> OurStream:
     """Every output of a network; bytes of DRAM are compared in `run`."""
     stream = OurStream(compile_network(network, plan, sram))
     outputs, _ = stream.run([builder.values[number][None] for number in network.inputs])
@@ -74,7 +74,7 @@ def test_a_cascade_moves_only_its_ends_and_weights():
     assert fast[0] > fast[1] > fast[2]
 
 
-def test_tensors_between_segments_are_in_sram_where_there_is_room():
+def test_room_of_sram_is_used():
     """Two tensors are written and read in DRAM, or one, or none, where they are in SRAM or their segments are one."""
     builder = chain()
     network, tensor = builder.network(), 24 * 16 * 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.ethosu.command_writer import ByteRange, CommandWriter, byte_ranges
-from compiler.ethosu.step import Store, View
+from compiler.ethosu.step import Store, StoreView
 
 BRICK = 16
 CONSTANTS, ARENA, FAST = 0, 1, 2
@@ -43,7 +43,7 @@ def row_bytes(store: Store, bricks: bool) -> int:
     return store.columns * channels
 
 
-def locate_rows(place: Place, store: Store, view: View, first: int, last: int, channels: tuple[int, int] | None = None) -> MapRows:
+def locate_rows(place: Place, store: Store, view: StoreView, first: int, last: int, channels: tuple[int, int] | None = None) -> MapRows:
     """Rows [first, last) of a view.  channels: those of the view that are meant, all where none are given."""
     low, high = channels or (0, view.channels)
     if view.flat:
@@ -70,7 +70,7 @@ def locate_rows(place: Place, store: Store, view: View, first: int, last: int, c
     return MapRows(start + row * size, start if before < count else 0, before, size * step, stride_x, stride_c, ranges)
 
 
-def set_map(writer: CommandWriter, name: str, place: Place, view: View, rows: MapRows) -> None:
+def set_map(writer: CommandWriter, name: str, place: Place, view: StoreView, rows: MapRows) -> None:
     """Registers of a feature map but for its precision.  name: IFM, IFM2 or OFM."""
     writer.set(f"{name}_REGION", place.region)
     writer.set(f"{name}_WIDTH0_M1", view.columns - 1)
