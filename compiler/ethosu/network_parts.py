@@ -10,8 +10,10 @@ from compiler.ethosu.lowering import find_refusals, lower_network
 from compiler.ethosu.network_layout import lay_out_network
 from compiler.ethosu.operator_rules import RULES
 from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
+from compiler.ethosu.store_places import ARENA, FAST
 from compiler.ethosu.stream import CommandStream, emit_stream
 from compiler.frontend.tflite.network import TfliteNetwork
+from simulator.ethosu.driver_regions import driver_region_sizes
 from simulator.npu.errors import UnsupportedError
 
 
@@ -65,8 +67,15 @@ def compile_network(network: TfliteNetwork, plan: StreamPlan, sram: int) -> Comp
     parts = list[StreamPart]()
     for (first, last), part in zip(runs, networks, strict=True):
         segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last))
-        parts.append(StreamPart(first, last, part, emit_stream(lay_out_network(segmented, sram), borders, end)))
+        parts.append(StreamPart(first, last, part, _with_room(emit_stream(lay_out_network(segmented, sram), borders, end), sram)))
     return CompiledNetwork(network, tuple(parts), on_processor, borders)
+
+
+def _with_room(stream: CommandStream, sram: int) -> CommandStream:
+    """Memory of a stream such that the driver of Linux, which counts some inputs for more than they are, finds it inside."""
+    sizes = driver_region_sizes(stream.words)
+    fast = min(sram, sizes.get(FAST, 0))
+    return stream._replace(arena=max(stream.arena, sizes.get(ARENA, 0)), fast=max(stream.fast, fast))
 
 
 def _part(network: TfliteNetwork, first: int, last: int) -> TfliteNetwork:

@@ -47,7 +47,8 @@ def export(
     from simulator.bundle.write import check_bundle_folder
     from simulator.compiled import read_compiled
     from tuner.cli.export_plans import bundle_facts, few_plans, run_plans
-    from tuner.cli.write_file import write_compiled
+    from tuner.cli.write_file import write_compiled, write_stack_file
+    from tuner.finalize.packagers import is_stack_file
     from tuner.measure.reopen import open_tuned
 
     if out is None and bundle is None:
@@ -71,7 +72,10 @@ def export(
         raise BadInputError(f"{words}: chooses the plans, so it goes with neither --plan nor --plans")
     lowered, saved = open_tuned(run)
     plans_to_compile = run_plans(run, lowered.machine, plan, plans) if not choosing else few_plans(run, lowered, variants, insure)
-    report = write_compiled(lowered, plans_to_compile, out, style or saved.style)
+    if out is not None and is_stack_file(out):
+        report = write_stack_file(lowered, plans_to_compile, out)
+    else:
+        report = write_compiled(lowered, plans_to_compile, out, style or saved.style)
     facts = None if bundle is None else bundle_facts(report.compiled, bundle, str(run), by_hand)
     show_report(report if facts is None else report._replace(values={**report.values, "bundle": facts}), as_json)
     if facts is not None and not as_json:

@@ -24,11 +24,18 @@ from tuner.cli.parse import parse_workers
 if TYPE_CHECKING:
     from simulator.thresholds import ManualThresholds
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL.onnx", help="The ONNX model, a .tflite model of int8, light:NAME of one that onnx ships, or made:NAME."),
+]
 CompiledOut = Annotated[
     Path | None,
     FILE,
-    typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file; not needed with --dump, --bundle."),
+    typer.Option(
+        "--out",
+        metavar="OUT.onnx",
+        help="Where to write the compiled ONNX file, or command streams (FILE.tflite); not needed with --dump, --bundle.",
+    ),
 ]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file, or a bundle (`export --bundle`).")]
 

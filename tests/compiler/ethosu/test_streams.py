@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from compiler.ethosu.network_parts import compile_network
 from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
+from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.tflite.network import TfliteNetwork
 from scripts.our_streams import OurStream
+from simulator.ethosu.driver_regions import driver_region_sizes
 from simulator.npu.errors import InfeasibleError
 from tests.compiler.ethosu.drawn_networks import KINDS, Builder, networks, plans
 
@@ -20,6 +22,11 @@ SRAM = 384 << 10
 def assert_right(builder: Builder, network: TfliteNetwork, plan: StreamPlan, sram: int = SRAM) -> OurStream:
     """Every output of a network; bytes of DRAM are compared in `run`."""
     stream = OurStream(compile_network(network, plan, sram))
+    for part in stream.compiled.parts:
+        sizes = driver_region_sizes(part.stream.words)
+        assert sizes[ARENA] <= stream.compiled.arena
+        assert sizes.get(FAST, 0) <= sram
+        assert sizes.get(CONSTANTS, 0) <= len(part.stream.constants)
     outputs, _ = stream.run([builder.values[number][None] for number in network.inputs])
     for number, output in zip(network.outputs, outputs, strict=True):
         np.testing.assert_array_equal(output[0], builder.values[number])

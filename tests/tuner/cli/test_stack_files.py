@@ -68,3 +68,5 @@ def test_a_run_has_them_beside_its_onnx_file(path):
     assert quick(path, out, 3, *FEW, machine=MACHINE).status == "done"
     assert (out / "best.tflite").stat().st_size > 10_000
     assert_right(out / "best.u65")
+    assert main(["export", str(out), "--out", str(path.parent / "again.tflite")]) == 0
+    assert (path.parent / "again.tflite").read_bytes() == (out / "best.tflite").read_bytes()
