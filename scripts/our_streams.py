@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.autoplan import quick_plans
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
-from compiler.ethosu.plan_mapping import map_plan
+from compiler.ethosu.plan_mapping import map_plan, names_of_nodes
 from compiler.ethosu.segments import StreamPlan, single_operators
 from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.partition.partition import AllOnHostError
@@ -77,7 +77,8 @@ def predicted_segments(network: TfliteNetwork) -> tuple[TfliteNetwork, StreamPla
     except (AllOnHostError, UnsupportedError):
         return network, single_operators(len(network.operators))
     plan = list(quick_plans(opened).values())[-1]
-    return map_plan(network, plan, {spec.name: spec.operator.y for graph in opened.target_graphs for spec in graph.operators})
+    results = {spec.name: spec.operator.y for graph in opened.target_graphs for spec in graph.operators}
+    return map_plan(network, plan, names_of_nodes(results))
 
 
 def _output(compiled: CompiledNetwork, arena: NDArray[np.uint8], number: int) -> NDArray[np.generic]:

@@ -18,6 +18,7 @@ from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, Tfli
 from simulator.npu.errors import UnsupportedError
 
 INT8 = np.dtype(np.int8)
+SMALL = (INT8, np.dtype(np.uint8))
 LARGEST_SIZE = 1 << 16
 """Rows, columns and channels of an operation."""
 
@@ -40,11 +41,11 @@ class NetworkLowering:
     steps: list[BlockStep] = field(default_factory=list)
     operator: int = 0
 
-    def tensor(self, number: int) -> TfliteTensor:
-        """A tensor of int8; an error for another type."""
+    def tensor(self, number: int, types: tuple[np.dtype[Any], ...] = (INT8,)) -> TfliteTensor:
+        """A tensor of one of some types; an error for another type."""
         tensor = self.network.tensors[number]
-        if tensor.dtype != INT8:
-            raise self.refuse(f"tensor {tensor.name!r} of {tensor.dtype}: expected int8")
+        if tensor.dtype not in types:
+            raise self.refuse(f"tensor {tensor.name!r} of {tensor.dtype}: expected {' or '.join(map(str, types))}")
         return tensor
 
     def constant(self, number: int, what: str) -> NDArray[Any]:
@@ -54,15 +55,16 @@ class NetworkLowering:
             raise self.refuse(f"{what} that are computed: expected constants")
         return tensor.data
 
-    def view(self, number: int, zero: int | None = None) -> StoreView:
+    def view(self, number: int, zero: int | None = None, types: tuple[np.dtype[Any], ...] = (INT8,)) -> StoreView:
         """All of a tensor.  zero: its zero point, its own where none is given."""
-        tensor = self.tensor(number)
+        tensor = self.tensor(number, types)
         rows, columns, channels = tensor.image
         if max(rows, columns, channels) > LARGEST_SIZE:
             raise self.refuse(f"tensor {tensor.name!r} of {rows}x{columns}x{channels}: expected at most {LARGEST_SIZE} of each")
         home = self.home(number)
         flat = home.image != tensor.image
-        return StoreView(home.store, rows, columns, channels, tensor.zero if zero is None else zero, *home.first, flat=flat)
+        view = StoreView(home.store, rows, columns, channels, tensor.zero if zero is None else zero, *home.first, flat=flat)
+        return view._replace(signed=tensor.dtype == INT8)
 
     def home(self, number: int) -> Home:
         """The place of a tensor; its own store where it has none yet."""
@@ -84,7 +86,7 @@ class NetworkLowering:
 
     def bounds(self, activation: int, number: int) -> dict[str, int]:
         """Bounds of a result with a fused activation, as fields of a step."""
-        tensor = self.tensor(number)
+        tensor = self.tensor(number, SMALL)
         ends = activation_bounds(activation, tensor.scale, tensor.zero, tensor.dtype)
         if ends is None:
             raise self.refuse(f"activation {activation}: expected none, RELU, RELU_N1_TO_1 or RELU6")

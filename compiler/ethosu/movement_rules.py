@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.ethosu.lowering import NetworkLowering, Rule, concatenated_axis
+from compiler.ethosu.lowering import SMALL, NetworkLowering, Rule, concatenated_axis
 from compiler.ethosu.scaling import POINT, quotient_scaling
 from compiler.ethosu.step import NEAREST, ChannelScales, KernelWindow, StoreView
 from compiler.ethosu.window_rules import HIGHEST_KERNEL, check_kernel
@@ -86,6 +86,14 @@ def _clip(activation: int) -> Rule:
         lowering.add("POOL", (lowering.view(x),), lowering.view(y), mode="AVERAGE", scaling=scaling, **bounds)
 
     return rule
+
+
+def _requantise(lowering: NetworkLowering, operator: TfliteOperator) -> None:
+    """Another scale, or the other type of 8 bits."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    scaling = quotient_scaling(lowering.tensor(x, SMALL).scale, lowering.tensor(y, SMALL).scale)
+    views = lowering.view(x, None, SMALL), lowering.view(y, None, SMALL)
+    lowering.add("POOL", views[:1], views[1], mode="AVERAGE", scaling=scaling, **lowering.bounds(0, y))
 
 
 def _doublings(lowering: NetworkLowering, operator: TfliteOperator) -> int:
@@ -170,7 +178,7 @@ RULES: Mapping[str, Rule] = {
     "CONCATENATION": _concatenate,
     "SLICE": _slice,
     "PAD": _pad,
-    "QUANTIZE": _clip(0),
+    "QUANTIZE": _requantise,
     "RELU": _clip(1),
     "RELU_N1_TO_1": _clip(2),
     "RELU6": _clip(3),

@@ -1,4 +1,4 @@
-"""Files of a compiled `.tflite` model, from the plans of a run: custom operators for the part's own stack, and raw words."""
+"""Files of a compiled model, from the plans of a run: custom operators for the part's own stack, and raw words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from compiler.ethosu.driver_file import write_raw, write_tflite
+from compiler.ethosu.graph_network import network_of_graph
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
-from compiler.ethosu.plan_mapping import map_plan
-from compiler.frontend.tflite.network import read_network
+from compiler.ethosu.plan_mapping import PlanNames, map_plan, names_of_nodes
+from compiler.frontend.lower import lower
+from compiler.frontend.tflite.network import TfliteNetwork, read_network
+from compiler.frontend.tflite.to_onnx import TFLITE
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
+from simulator.npu.errors import UnsupportedError
 
 
 class StreamFiles(NamedTuple):
@@ -27,10 +31,19 @@ def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> StreamFi
 
 
 def compile_plan(opened: LoweredModel, plan: Plan) -> CompiledNetwork:
-    """Streams of a model that was read from a `.tflite` file."""
-    network = read_network(opened.source.model.read_bytes())
-    results = {spec.name: spec.operator.y for target_graph in opened.target_graphs for spec in target_graph.operators}
-    return compile_network(*map_plan(network, plan, results), opened.machine.buffers_bytes.L1)
+    """Streams of a model."""
+    network, names = _network(opened)
+    return compile_network(*map_plan(network, plan, names), opened.machine.buffers_bytes.L1)
+
+
+def _network(opened: LoweredModel) -> tuple[TfliteNetwork, PlanNames]:
+    """The network of a model with its names in plans: that of a `.tflite` file, or of the graph of another model."""
+    if opened.source.model.suffix == TFLITE:
+        results = {spec.name: spec.operator.y for target_graph in opened.target_graphs for spec in target_graph.operators}
+        return read_network(opened.source.model.read_bytes()), names_of_nodes(results)
+    if len(opened.part.pieces) > 1:
+        raise UnsupportedError(f"{opened.name}: {len(opened.part.pieces)} subgraphs with nodes of the host between: expected one")
+    return network_of_graph(lower(opened.part.pieces[0].npu, None, opened.part.data))
 
 
 def _lines(compiled: CompiledNetwork) -> list[str]:

@@ -23,7 +23,7 @@ class StoreView(NamedTuple):
     """[rows, columns, channels] of a store, from a place in it on.  zero: zero point as the part subtracts or adds it.
 
     step: of rows and columns in the store, 2 where it has every second one.
-    flat: whether it has the store's bytes in order, in another shape.
+    flat: whether it has the store's bytes in order, in another shape.  signed: int8, not uint8.
     """
 
     store: int
@@ -36,6 +36,7 @@ class StoreView(NamedTuple):
     first_channel: int = 0
     step: int = 1
     flat: bool = False
+    signed: bool = True
 
 
 class KernelWindow(NamedTuple):

@@ -45,7 +45,13 @@ def write_run(writer: CommandWriter, run: StepRun) -> None:
         writer.set(f"OFM_{name}_M1", value - 1)
     set_map(writer, "OFM", run.result[0], step.result, result)
     scaled = step.unit in ("POOL", "ELEMENTWISE")
-    writer.set("OFM_PRECISION", signed=1, bricks=int(run.result[0].bricks), global_scale=int(scaled), round_mode=step.rounding)
+    writer.set(
+        "OFM_PRECISION",
+        signed=int(step.result.signed),
+        bricks=int(run.result[0].bricks),
+        global_scale=int(scaled),
+        round_mode=step.rounding,
+    )
     if scaled:
         writer.set("OFM_SCALE", factor=step.scaling.factor, shift=step.scaling.shift)
     for name, value in (("WIDTH", run.block.columns), ("HEIGHT", run.block.rows), ("DEPTH", run.block.channels)):
@@ -76,7 +82,9 @@ def _write_reads(writer: CommandWriter, run: StepRun) -> tuple[ByteRange, ...]:
     set_map(writer, "IFM", run.reads[0][0], view, rows)
     writer.set("IFM_DEPTH_M1", part[1] - part[0] - 1)
     writer.set("IFM_UPSCALE", step.window.upscale)
-    writer.set("IFM_PRECISION", signed=1, bricks=int(run.reads[0][0].bricks), scale_mode=step.operand_scale.mode, round_mode=DOUBLE)
+    writer.set(
+        "IFM_PRECISION", signed=int(view.signed), bricks=int(run.reads[0][0].bricks), scale_mode=step.operand_scale.mode, round_mode=DOUBLE
+    )
     if not pair:
         _write_window(writer, step, view, first, last)
         return rows.ranges

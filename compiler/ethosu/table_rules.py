@@ -102,7 +102,13 @@ def _scaled(value: int, scaling: Scaling) -> int:
     return _shifted(high, max(0, -power))
 
 
+def _entries(x: TfliteTensor, y: TfliteTensor, operator: TfliteOperator) -> NDArray[np.int64]:
+    """Results that are given."""
+    return np.asarray(operator.options["entries"], np.int64)
+
+
 RULES: Mapping[str, Rule] = {
+    "TABLE": _by_table(_entries),
     "LOGISTIC": _by_table(_logistic),
     "TANH": _by_table(_tanh),
     "LEAKY_RELU": _by_table(_leaky_relu),

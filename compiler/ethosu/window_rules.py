@@ -25,6 +25,8 @@ def window_of(lowering: NetworkLowering, operator: TfliteOperator, rows: int, co
         raise lowering.refuse(f"dilations {dilations[0]}x{dilations[1]}: expected 1 to {LONGEST_DILATION}")
     window = KernelWindow(rows, columns, *strides, *dilations)
     check_kernel(lowering, window, HIGHEST_POOL if "POOL" in operator.kind else HIGHEST_KERNEL)
+    if "pads" in options:
+        return window._replace(pad_top=options["pads"][0], pad_left=options["pads"][1])
     if options["padding"] != SAME:
         return window
     top = padding_before(image[0], result[0], window.reach_rows, strides[0])

@@ -69,4 +69,4 @@ def test_networks_are_those_of_litert():
     pytest.importorskip("ai_edge_litert")
     done = run_script("run_ethosu_streams", "--inputs", "3", "--json")
     assert done.returncode == 0, done.stderr
-    assert [row["state"] for row in json.loads(done.stdout)] == 16 * ["equal"]
+    assert [row["state"] for row in json.loads(done.stdout)] == 24 * ["equal"]

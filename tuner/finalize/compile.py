@@ -13,6 +13,7 @@ from simulator.npu.errors import InfeasibleError, TilefarmError, UnsupportedErro
 from simulator.npu.files import atomic_write
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
+from simulator.terminal import say
 from tuner.config import NPU, TuneConfig
 from tuner.farm.board_finals import cycles_read
 from tuner.farm.subgraph_searches import SearchedSubgraph
@@ -73,7 +74,8 @@ def compile_plans(
     write_plans(folder.plans, {level: variant.plan for level, variant in shipped.variants.items()})
     baselines = measure(opened, chosen.baselines)
     package(opened, containers_of(opened, shipped.variants), folder.best, request.style)
-    unpackaged = _write_packaged(opened, {level: variant.plan for level, variant in shipped.variants.items()}, folder)
+    plans = {level: variant.plan for level, variant in shipped.variants.items()}
+    unpackaged = _write_packaged(opened, plans, folder, request.quiet) if is_packaged(opened) else ()
     same_as = same_programs(shipped.variants)
     try:
         values = _compare_values(opened, folder, same_as, request.style)
@@ -83,14 +85,16 @@ def compile_plans(
     return CompiledRun(shipped, baselines, read, same_as, values, faults)
 
 
-def _write_packaged(opened: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath]) -> tuple[str, ...]:
-    """Files of a part's own stack beside `best.onnx`, where the machine has one; the reason where it has no room for the plans."""
-    if not is_packaged(opened):
-        return ()
+def _write_packaged(opened: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath], quiet: bool) -> tuple[str, ...]:
+    """Files of a part's own stack beside `best.onnx`; the reason where it has no room for the plans."""
     try:
         packaged = package_plans(opened, plans)
-    except (InfeasibleError, UnsupportedError) as error:  # a finished search is not lost because of it
+    except InfeasibleError as error:  # a finished search is not lost because of it
         return (f"no command stream: {error_line(error)}",)
+    except UnsupportedError as error:
+        if not quiet:
+            say(f"no command stream: {error_line(error)}")
+        return ()
     for suffix, content in packaged.files.items():
         atomic_write(folder.best.with_suffix(suffix), [content])
     return ()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.ethosu.network_parts import compile_network
-from compiler.ethosu.plan_mapping import map_plan
+from compiler.ethosu.plan_mapping import PlanNames, map_plan, names_of_nodes
 from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import to_onnx
 from compiler.model import LoweredModel, ModelSpec, lower_model
@@ -32,6 +32,10 @@ def results(lowered: LoweredModel) -> dict[str, str]:
     return {spec.name: spec.operator.y for graph in lowered.target_graphs for spec in graph.operators}
 
 
+def names(lowered: LoweredModel) -> PlanNames:
+    return names_of_nodes(results(lowered))
+
+
 def layers(lowered: LoweredModel) -> Plan:
     """Every operator of the target graph by itself."""
     return layer_by_layer(lowered.target_graphs[0])
@@ -41,7 +45,7 @@ def layers(lowered: LoweredModel) -> Plan:
 def test_a_plan_of_layers_gives_litert_s_integers(name):
     network, lowered = opened(name)
     plan = layers(lowered)
-    ordered, stream_plan = map_plan(network, plan, results(lowered))
+    ordered, stream_plan = map_plan(network, plan, names(lowered))
     assert len(stream_plan.segments) >= len(plan.segments) - 1
     outputs, _ = OurStream(compile_network(ordered, stream_plan, 384 << 10)).run(model(name).inputs)
     for output, expected in zip(outputs, model(name).outputs, strict=True):
@@ -56,7 +60,7 @@ def test_blocks_are_stripes():
         segment.model_copy(update={"blocks": 2 if number == 1 else 1, "held": (first,) if number < 2 else ()})
         for number, segment in enumerate(plan.segments)
     ]
-    _, stream_plan = map_plan(network, plan.model_copy(update={"segments": tuple(segments)}), results(lowered))
+    _, stream_plan = map_plan(network, plan.model_copy(update={"segments": tuple(segments)}), names(lowered))
     assert [segment.stripes for segment in stream_plan.segments[:3]] == [1, 2, 1]
     assert stream_plan.held == {network.operators[0].outputs[0]}
 
@@ -70,7 +74,7 @@ def test_a_fused_sum_is_in_the_same_segment():
     lowered = lower_model(ModelSpec.named(Path("m"), MACHINE, "float16", {}, None), to_onnx(network), "m")
     plan = layers(lowered)
     assert len(plan.segments) == 2
-    _, stream_plan = map_plan(network, plan, results(lowered))
+    _, stream_plan = map_plan(network, plan, names(lowered))
     assert [tuple(segment) for segment in stream_plan.segments] == [(0, 1, 1), (1, 3, 1)]
 
 
@@ -78,5 +82,5 @@ def test_operators_of_another_file_are_refused():
     network, lowered = opened("table_activations")
     for name in ("conv", "operator99"):
         segment = layers(lowered).segments[0].model_copy(update={"operators": (name,)})
-        with pytest.raises(BadInputError, match=re.escape(f"operator {name!r}: expected operator0 to operator14")):
-            map_plan(network, layers(lowered).model_copy(update={"segments": (segment,)}), {})
+        with pytest.raises(BadInputError, match=re.escape(f"operator {name!r}: expected one of the model's 15")):
+            map_plan(network, layers(lowered).model_copy(update={"segments": (segment,)}), names(lowered))

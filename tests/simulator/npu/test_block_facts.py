@@ -13,7 +13,7 @@ from simulator.npu.machine_file import load_machine, preset_names
 from simulator.npu.parts import BLOCK_BYTES, DataType
 
 ROOT = Path(__file__).resolve().parents[3]
-OTHER_PART = ROOT / "simulator" / "ethosu"  # a part of its own, whose numbers are those of its registers
+OTHER_PART = {ROOT / "simulator" / "ethosu", ROOT / "compiler" / "ethosu"}  # a part of its own, whose numbers are those of its registers
 PACKAGES = ("compiler", "simulator", "tuner")
 KNOWS = "simulator/npu/"
 """Where they are facts."""
@@ -75,6 +75,9 @@ OTHERS = {
     ("tuner/calibrate/programs.py", "fixpipe"): "rows of a move that is timed",
     ("tuner/calibrate/programs.py", "im2col"): "rows of a move that is timed",
     ("compiler/ir/quantised/fixed_point.py", "_BITS"): "bits of a multiplier",
+    ("compiler/frontend/tflite/flatbuffer.py", "_ALIGN"): "bytes to which an array is aligned",
+    ("compiler/frontend/tflite/file_schema.py", "CUSTOM"): "the number of an operator in a file",
+    ("compiler/frontend/tflite/file_schema.py", "KINDS"): "numbers of operators in a file",
     ("tuner/cli/export_plans.py", "DIGEST_DIGITS"): "digits",
     ("tuner/testing/samples.py", "WIDTHS"): "channels of a model",
     ("tuner/config.py", "ModelSettings.max_depth"): "the depth of a tree",
@@ -105,7 +108,7 @@ def modules() -> dict[str, str]:
         path.relative_to(ROOT).as_posix(): path
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        if OTHER_PART not in path.parents
+        if OTHER_PART.isdisjoint(path.parents)
     }
     return {name: path.read_text() for name, path in found.items() if not name.startswith((KNOWS, CHANNELS))}
 

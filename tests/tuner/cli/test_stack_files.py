@@ -50,7 +50,7 @@ def test_compile_of_layers_writes_other_words(path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--machine", "edge"], "network.tflite on edge: expected a .tflite model on ethos-u65-256"),
+        (["--machine", "edge"], "machine edge has no such files; expected ethos-u65-256"),
         (["--machine", MACHINE, "--check"], "--check: "),
     ],
 )
