@@ -84,8 +84,8 @@ def network_of_graph(graph: Graph) -> tuple[TfliteNetwork, PlanNames]:
     for operator in graph.operators:
         rule = _RULES.get(type(operator))
         if rule is None:
-            known = ", ".join(sorted(kind.__name__ for kind in _RULES))
-            raise state.refuse(operator, f"{type(operator).__name__}: expected one of {known}")
+            kinds = ", ".join(sorted(kind.__name__ for kind in _RULES))
+            raise state.refuse(operator, f"{type(operator).__name__}: expected one of {kinds}")
         rule(state, operator)
         state.results[operator.name] = state.numbers[operator.y]
         state.names[operator.name] = len(state.operators) - 1
