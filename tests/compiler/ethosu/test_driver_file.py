@@ -24,6 +24,7 @@ from compiler.frontend.tflite.file_schema import (
 from compiler.frontend.tflite.file_schema import Model as ModelField
 from compiler.frontend.tflite.flatbuffer import FlatTable, Scalar, read_root, write_root
 from compiler.frontend.tflite.network import read_network
+from simulator.ethosu.command_words import instructions
 from simulator.ethosu.driver_payload import read_payload
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
@@ -146,3 +147,32 @@ def test_tables_are_read_as_they_were_written():
     assert inner is not None
     assert inner.number(0, "I") == 7
     assert root.table(8) is None
+
+
+@pytest.mark.slow
+def test_litert_reads_the_file_up_to_the_stream():
+    """The interpreter has the inputs of the model, and no kernel for the operator, which is the driver's."""
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    source = model("keyword_spotting")
+    read = interpreter.Interpreter(model_content=write_tflite(compiled(source.name)))
+    assert [tuple(detail["shape"]) for detail in read.get_input_details()] == [value.shape for value in source.inputs]
+    assert [tuple(detail["shape"]) for detail in read.get_output_details()] == [value.shape for value in source.outputs]
+    with pytest.raises(RuntimeError, match="unresolved custom op: ethos-u"):
+        read.allocate_tensors()
+
+
+@pytest.mark.slow
+def test_vela_reads_the_file():
+    """Its custom operator is where Vela's are; and all of its commands are in Vela's lists."""
+    pytest.importorskip("ai_edge_litert")
+    registers = pytest.importorskip("ethosu.vela.ethos_u55_regs.ethos_u55_regs")
+    from scripts.vela_streams import read_stream
+
+    source = model("table_activations")
+    stream = read_stream(write_tflite(compiled(source.name)))
+    outputs, _ = stream.run(source.inputs)
+    for output, expected in zip(outputs, source.outputs, strict=True):
+        np.testing.assert_array_equal(output, expected)
+    known = {1: {entry.value for entry in registers.cmd0}, 2: {entry.value for entry in registers.cmd1}}
+    for instruction in instructions(stream.words):
+        assert instruction.command.opcode in known[instruction.command.words], instruction.command.name
