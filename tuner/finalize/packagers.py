@@ -19,16 +19,22 @@ STACK_SUFFIX = ".tflite"
 """Of files that such a stack loads, and `compile` writes where `--out` has it."""
 
 
+def packager_of(machine: str) -> str | None:
+    """The packager of a machine, or of a preset with other values (`PRESET:key=value`); None without one."""
+    return next((packager for name, packager in PACKAGERS.items() if machine == name or machine.startswith(f"{name}-")), None)
+
+
 def is_packaged(opened: LoweredModel) -> bool:
     """Whether a run of the model writes such files."""
-    return opened.machine.name in PACKAGERS
+    return packager_of(opened.machine.name) is not None
 
 
 def package_plans(opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles:
     """Files of plans.  Raises `BadInputError` for a machine that has no packager, and what the packager raises."""
-    if not is_packaged(opened):
+    packager = packager_of(opened.machine.name)
+    if packager is None:
         raise BadInputError(f"--out FILE{STACK_SUFFIX}: machine {opened.machine.name} has no such files; expected {', '.join(PACKAGERS)}")
-    module, _, name = PACKAGERS[opened.machine.name].partition(":")
+    module, _, name = packager.partition(":")
     return cast(Packager, getattr(importlib.import_module(module), name))(opened, plans)
 
 
