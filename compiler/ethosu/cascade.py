@@ -1,7 +1,8 @@
 """Cascades: steps that run stripe by stripe, so that of tensors between them only some rows are in SRAM at once.
 
 A stripe has as many rows of what leaves the cascade as a plan's block; steps before it make the rows that it needs and has not yet.
-No row is made or loaded twice: rows stay in a ring until nobody needs them.
+No row is made or loaded twice: rows stay in a ring until nobody needs them (`ring_rows`).
+Rows are loaded during the operation in front of the one that reads them, where the rings have room for it.
 """
 
 from __future__ import annotations
@@ -61,20 +62,28 @@ class CascadePlan:
         return self.loaded | self.saved | self.inside
 
 
-@dataclass(frozen=True)
-class CascadeSchedule:
-    """Actions in order, and rows of the ring of each store."""
-
-    actions: tuple[Action, ...]
-    ring_rows: dict[int, int]
-
-
-def schedule_cascade(plan: CascadePlan, steps: Sequence[BlockStep], stores: Sequence[Store], leaving: frozenset[int]) -> CascadeSchedule:
-    """The order of a cascade.  leaving: stores that something behind it reads."""
+def schedule_cascade(
+    plan: CascadePlan, steps: Sequence[BlockStep], stores: Sequence[Store], leaving: frozenset[int], ahead: bool
+) -> tuple[Action, ...]:
+    """Actions of a cascade in order.  leaving: stores that something behind it reads.  ahead: whether rows are loaded early."""
     progress = _Progress(plan, steps, stores, leaving)
     for stripe in range(plan.stripes):
         progress.run_stripe(stripe)
-    return CascadeSchedule(tuple(progress.actions), progress.capacity)
+    return tuple(_load_ahead(progress.actions) if ahead else progress.actions)
+
+
+def _load_ahead(actions: Sequence[Action]) -> list[Action]:
+    """Loads in front of the operation that they stood behind."""
+    ordered, run = list[Action](), 0
+    for action in actions:
+        if isinstance(action, LoadRows):
+            ordered.insert(run, action)
+            run += 1
+        else:
+            if isinstance(action, RunRows):
+                run = len(ordered)
+            ordered.append(action)
+    return ordered
 
 
 class _Progress:
@@ -86,16 +95,11 @@ class _Progress:
         self.made = dict.fromkeys(self.steps, 0)
         self.loaded = dict.fromkeys(plan.loaded, 0)
         self.saved = dict.fromkeys(plan.saved, 0)
-        self.capacity = dict.fromkeys(plan.rings, 0)
-        self.top = dict.fromkeys(plan.rings, 0)
         read = {view.store for step in self.steps.values() for view in step.reads}
         self.driving = [number for number, step in self.steps.items() if step.result.store in leaving or step.result.store not in read]
         self.writers = dict[int, list[int]]()
-        self.readers = dict[int, list[tuple[int, StoreView]]]()
         for number, step in self.steps.items():
             self.writers.setdefault(step.result.store, []).append(number)
-            for view in step.reads:
-                self.readers.setdefault(view.store, []).append((number, view))
 
     def run_stripe(self, stripe: int) -> None:
         """Make a stripe of everything that leaves the cascade, or that nobody reads."""
@@ -112,8 +116,6 @@ class _Progress:
             for place, view in enumerate(step.reads):
                 low, high = step.input_rows(first, last) if place == 0 else (first, last)
                 self._provide(view, self._needed(view, low, high), number)
-            if step.result.store in self.plan.rings:
-                self._keep(step.result.store, _store_row(step.result, first), _store_row(step.result, last - 1) + 1)
             self.actions.append(RunRows(number, first, last))
             self.made[number] = last
             self._save(step.result.store)
@@ -121,7 +123,6 @@ class _Progress:
     def _provide(self, view: StoreView, last: int, reader: int) -> None:
         """Have rows of a store up to `last`, for a step that comes behind its writers."""
         if view.store in self.loaded and last > self.loaded[view.store]:
-            self._keep(view.store, self.loaded[view.store], last)
             self.actions.append(LoadRows(view.store, self.loaded[view.store], last))
             self.loaded[view.store] = last
         for number in self.writers.get(view.store, ()):
@@ -135,26 +136,7 @@ class _Progress:
         """The row behind the last of a store for rows of a view."""
         if view.flat:
             return self.stores[view.store].rows
-        return _store_row(view, (last if view.rows > 1 else 1) - 1) + 1
-
-    def _keep(self, store: int, first: int, top: int) -> None:
-        """Give the ring room for rows [first, top) that are written now, and for others that are needed still."""
-        self.top[store] = max(self.top[store], top)
-        low = first
-        for number, view in self.readers[store]:
-            rows_made, step = self.made[number], self.steps[number]
-            if rows_made >= step.result.rows:
-                continue
-            if view.flat or step.whole:
-                low = 0
-            else:
-                row = step.input_rows(rows_made, rows_made + 1)[0] if view is step.reads[0] else rows_made
-                low = min(low, _store_row(view, row if view.rows > 1 else 0))
-        if store in self.saved:
-            low = min(low, self.saved[store])
-        if any(self.steps[number].result.flat or self.steps[number].whole for number in self.writers.get(store, ())):
-            low, self.top[store] = 0, self.stores[store].rows
-        self.capacity[store] = min(self.stores[store].rows, max(self.capacity[store], self.top[store] - low))
+        return view.store_row((last if view.rows > 1 else 1) - 1) + 1
 
     def _save(self, store: int) -> None:
         """Copy rows that all steps have written."""
@@ -170,12 +152,8 @@ class _Progress:
         rows = self.stores[view.store].rows
         if rows_made >= view.rows:
             return rows
-        return 0 if view.flat or view.step > 1 else _store_row(view, rows_made)
+        return 0 if view.flat or view.step > 1 else view.store_row(rows_made)
 
 
 def _rounded(rows: int, unit: int) -> int:
     return -(-rows // unit) * unit
-
-
-def _store_row(view: StoreView, row: int) -> int:
-    return view.first_row + view.step * row

@@ -49,7 +49,7 @@ def segment_bytes(network: SegmentedNetwork, layout: SegmentLayout) -> dict[str,
     """Of a segment, by channel."""
     counts = dict.fromkeys(PlannedBytes._fields, 0)
     stores = network.lowered.stores
-    for action in layout.schedule.actions:
+    for action in layout.actions:
         if not isinstance(action, RunRows):
             size = (action.last - action.first) * row_bytes(stores[action.store], action.store in network.bricks)
             counts["copies_read" if isinstance(action, LoadRows) else "copies_written"] += size

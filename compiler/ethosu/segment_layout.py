@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from compiler.ethosu.block_choice import Block, choose_block
 from compiler.ethosu.buffer_addresses import Placed, TimedBuffer, allocate
-from compiler.ethosu.cascade import CascadePlan, CascadeSchedule, RunRows, schedule_cascade
+from compiler.ethosu.cascade import Action, CascadePlan, RunRows, schedule_cascade
+from compiler.ethosu.ring_rows import count_ring_rows
 from compiler.ethosu.segments import SegmentedNetwork
 from compiler.ethosu.step import BlockStep
 from compiler.ethosu.store_places import row_bytes
@@ -51,7 +52,8 @@ class SegmentLayout(NamedTuple):
     """A segment in SRAM.  rings: addresses by store.  weights: by step.  weight_places: addresses by step and number of a slot."""
 
     plan: CascadePlan
-    schedule: CascadeSchedule
+    actions: tuple[Action, ...]
+    ring_rows: Mapping[int, int]
     blocks: Mapping[int, Block]
     weights: Mapping[int, StepWeights]
     rings: Mapping[int, int]
@@ -90,8 +92,9 @@ def _layouts(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Pla
     stripes = network.plan.segments[segment].stripes
     counts = list(dict.fromkeys(max(1, min(stripes << power, rows)) for power in range(_MOST_DOUBLINGS)))
     none = frozenset[int]()
-    drafts = [_Draft(network, segment, count, none, sram, held) for count in counts]
-    for draft in drafts:
+    drafts = [_Draft(network, segment, count, none, sram, held, False) for count in counts]
+    for count, draft in zip(counts, drafts, strict=True):
+        yield _Draft(network, segment, count, none, sram, held, True).lay_out(none), False
         yield draft.lay_out(none), False
     for direct in (False, True):
         for draft in drafts:
@@ -106,24 +109,32 @@ def _layouts(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Pla
 
 
 class _Draft:
-    """A segment in so many stripes.  direct: stores that are read where they are."""
+    """A segment in so many stripes.  direct: stores that are read where they are.  ahead: whether rows are loaded early."""
 
     def __init__(
-        self, network: SegmentedNetwork, segment: int, stripes: int, direct: frozenset[int], sram: int, held: tuple[Placed, ...]
+        self,
+        network: SegmentedNetwork,
+        segment: int,
+        stripes: int,
+        direct: frozenset[int],
+        sram: int,
+        held: tuple[Placed, ...],
+        ahead: bool,
     ) -> None:
         lowered = network.lowered
         self.network, self.segment, self.stripes, self.sram, self.held = network, segment, stripes, sram, held
         self.plan = network.cascade(segment, stripes, direct)
-        self.schedule = schedule_cascade(self.plan, lowered.steps, lowered.stores, network.leaving(segment))
+        self.actions = schedule_cascade(self.plan, lowered.steps, lowered.stores, network.leaving(segment), ahead)
+        self.ring_rows = count_ring_rows(self.plan, self.actions, lowered.steps, lowered.stores)
         self.steps = {number: lowered.steps[number] for number in range(self.plan.first, self.plan.last)}
         self.runs = {number: list[tuple[int, RunRows]]() for number in self.steps}
-        for time, action in enumerate(self.schedule.actions):
+        for time, action in enumerate(self.actions):
             if isinstance(action, RunRows):
                 self.runs[action.step].append((time, action))
 
     def with_direct_inputs(self) -> _Draft:
         """The draft whose inputs from DRAM have no rings."""
-        return _Draft(self.network, self.segment, self.stripes, self.plan.loaded | self.plan.saved, self.sram, self.held)
+        return _Draft(self.network, self.segment, self.stripes, self.plan.loaded | self.plan.saved, self.sram, self.held, False)
 
     def lay_out(self, small: frozenset[int]) -> SegmentLayout:
         """Addresses.  small: steps whose weights are to take little room."""
@@ -135,7 +146,7 @@ class _Draft:
         addresses, end = allocate([*self._rings(), *self._weight_buffers(weights)], self.held)
         rings = {key[1]: address for key, address in addresses.items() if key[0] == "ring"}
         places = {(key[1], key[2]): address for key, address in addresses.items() if key[0] == "weights"}
-        return SegmentLayout(self.plan, self.schedule, blocks, weights, rings, places, end)
+        return SegmentLayout(self.plan, self.actions, self.ring_rows, blocks, weights, rings, places, end)
 
     @cached_property
     def copied(self) -> dict[int, StepWeights]:
@@ -175,19 +186,19 @@ class _Draft:
             first, last = self.runs[number][0][0], self.runs[number][-1][0]
             before = times[max(0, times.index(first) - 1)]
             for index, size in enumerate(coded.slots):
-                span = (before, last) if len(self.runs[number]) == 1 else (0, len(self.schedule.actions))
+                span = (before, last) if len(self.runs[number]) == 1 else (0, len(self.actions))
                 yield TimedBuffer(("weights", number, index), size, *span)
 
     def _rings(self) -> Iterator[TimedBuffer]:
         """Places of rings: for all stripes; of one stripe, as long as something reads or writes them."""
         times = dict[int, list[int]]()
-        for time, action in enumerate(self.schedule.actions):
+        for time, action in enumerate(self.actions):
             stores = [action.store] if not isinstance(action, RunRows) else [
                 view.store for view in (*self.steps[action.step].reads, self.steps[action.step].result)
             ]  # fmt: skip
             for store in stores:
                 times.setdefault(store, []).append(time)
-        for store, rows in self.schedule.ring_rows.items():
+        for store, rows in self.ring_rows.items():
             spec = self.network.lowered.stores[store]
-            span = (0, len(self.schedule.actions)) if self.stripes > 1 else (min(times[store]), max(times[store]))
+            span = (0, len(self.actions)) if self.stripes > 1 else (min(times[store]), max(times[store]))
             yield TimedBuffer(("ring", store), rows * row_bytes(spec, store in self.network.bricks), *span)

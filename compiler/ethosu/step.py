@@ -38,6 +38,10 @@ class StoreView(NamedTuple):
     flat: bool = False
     signed: bool = True
 
+    def store_row(self, row: int) -> int:
+        """The row of the store for one of the view."""
+        return self.first_row + self.step * row
+
 
 class KernelWindow(NamedTuple):
     """A kernel.  pad_top, pad_left: padding before.

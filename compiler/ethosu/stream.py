@@ -95,9 +95,9 @@ class _Emitter:
 
     def write_segment(self, layout: SegmentLayout) -> None:
         """Copies and operations of a segment.  Weights of a step are copied in front of the step before it."""
-        runs = [action for action in layout.schedule.actions if isinstance(action, RunRows)]
+        runs = [action for action in layout.actions if isinstance(action, RunRows)]
         begun, fetched = 0, set[int]()
-        for action in layout.schedule.actions:
+        for action in layout.actions:
             if isinstance(action, RunRows):
                 for ahead in runs[begun : begun + 2]:
                     if ahead.step not in fetched:
@@ -147,7 +147,7 @@ class _Emitter:
         return self._ring(layout, store) if store in layout.plan.rings else self._home(store)
 
     def _ring(self, layout: SegmentLayout, store: int) -> Place:
-        return Place(FAST, layout.rings[store], layout.schedule.ring_rows[store], store in self.network.bricks)
+        return Place(FAST, layout.rings[store], layout.ring_rows[store], store in self.network.bricks)
 
     def _home(self, store: int) -> Place:
         """Place of all of a store: SRAM, constants or the arena."""

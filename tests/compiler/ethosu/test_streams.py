@@ -96,7 +96,7 @@ def test_a_ring_has_the_rows_that_are_needed():
     builder = chain()
     stream = assert_right(builder, builder.network(), StreamPlan((StreamSegment(0, 3, 24),)))
     (layout,) = stream.compiled.parts[0].stream.layouts
-    assert sorted(layout.schedule.ring_rows.values()) == [3, 3, 3]
+    assert sorted(layout.ring_rows.values()) == [3, 3, 3]
 
 
 def test_a_held_tensor_stays_in_sram():
