@@ -146,6 +146,14 @@ class TargetSummary(_Part):
     cycles: dict[str, int]
 
 
+class PackagedSummary(_Part):
+    """Files of a part's own stack.  moved: bytes of DRAM of one inference, by channel.  on_processor: operators that the part has not."""
+
+    files: tuple[str, ...]
+    moved: dict[str, int]
+    on_processor: tuple[str, ...]
+
+
 class DisplacedSummary(_Part):
     """Variant that does not ship at its level, because another one does.
 
@@ -306,6 +314,7 @@ class Summary(SummaryHeader):
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
     runner: RunnerSummary | None = Field(None, description="what measured, and its finals; null for the simulator")
     target: TargetSummary | None = Field(None, description="what timed plans; null for the NPU, which all other figures are of")
+    packaged: PackagedSummary | None = Field(None, description="files of a part's own stack; null for a machine without one")
     robust: RobustSummary | None = Field(description="the program for all levels; null where none fits every level that any fits")
     levels: dict[str, LevelSummary]
 

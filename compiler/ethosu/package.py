@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -18,16 +19,24 @@ from simulator.npu.errors import UnsupportedError
 
 
 class StreamFiles(NamedTuple):
-    """Contents of files by their suffix.  lines: what they have, for a report."""
+    """Contents of files by their suffix.  lines: what they have, for a report.
+
+    moved: bytes of DRAM by channel.  on_processor: operators that are left, a line each.
+    """
 
     files: Mapping[str, bytes]
     lines: tuple[str, ...]
+    moved: Mapping[str, int]
+    on_processor: tuple[str, ...]
 
 
 def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> StreamFiles:
     """Files of the plan of the first level.  Raises `InfeasibleError` where SRAM is too small."""
     compiled = compile_plan(opened, plans[next(iter(opened.machine.contention))])
-    return StreamFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, tuple(_lines(compiled)))
+    remaining = tuple(reason.partition(": expected one of ")[0] for reason in compiled.on_processor.values())
+    moved = sum((Counter(part.stream.planned._asdict()) for part in compiled.parts), Counter[str]())
+    lines = (*_lines(compiled), *(f"left to the processor: {operator}" for operator in remaining))
+    return StreamFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, lines, dict(moved), remaining)
 
 
 def compile_plan(opened: LoweredModel, plan: Plan) -> CompiledNetwork:
@@ -54,4 +63,4 @@ def _lines(compiled: CompiledNetwork) -> list[str]:
             f"operators {part.first} to {part.last - 1}: {len(stream.words):,} words, {stream.planned.total:,} bytes of DRAM moved, "
             f"{stream.arena:,} in use, {stream.fast:,} bytes of SRAM"
         )
-    return lines + [f"left to the processor: {reason.partition(': expected one of ')[0]}" for reason in compiled.on_processor.values()]
+    return lines

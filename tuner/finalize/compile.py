@@ -19,6 +19,7 @@ from tuner.farm.board_finals import cycles_read
 from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.finalize.champions import ChosenPlans, write_plans
 from tuner.finalize.packagers import is_packaged, package_plans
+from tuner.measure.target import PackagedFiles
 from tuner.platform.crash import error_line
 from tuner.platform.local_files import LocalPath
 from tuner.run_session import SessionEnd
@@ -34,6 +35,7 @@ from tuner.verify.values import Values, compare_values
 class CompiledRun(NamedTuple):
     """Programs of a run; `shipped` ones are in the file.  read: digest of a plan -> level -> cycles on a board; None without one.
 
+    packaged: files of a part's own stack, beside `best.onnx`; None without them.
     same_as: level -> level whose variant has the same programs.  values: level -> checked values; {} if they could not be compared, as
     `unconfirmed` says.
     """
@@ -44,6 +46,7 @@ class CompiledRun(NamedTuple):
     same_as: Mapping[str, str | None]
     values: Mapping[str, Values]
     unconfirmed: tuple[str, ...]
+    packaged: PackagedFiles | None = None
 
 
 def compile_plans(
@@ -75,29 +78,35 @@ def compile_plans(
     baselines = measure(opened, chosen.baselines)
     package(opened, containers_of(opened, shipped.variants), folder.best, request.style)
     plans = {level: variant.plan for level, variant in shipped.variants.items()}
-    unpackaged = _write_packaged(opened, plans, folder, request.quiet) if is_packaged(opened) else ()
+    packaged = _write_packaged(opened, plans, folder, request.quiet) if is_packaged(opened) else None
+    unpackaged = (packaged,) if isinstance(packaged, str) else ()
+    files = None if isinstance(packaged, str) else packaged
     same_as = same_programs(shipped.variants)
     try:
         values = _compare_values(opened, folder, same_as, request.style)
     except (TilefarmError, OSError) as error:  # a finished search is not lost because of a failed comparison
-        return CompiledRun(shipped, baselines, read, same_as, {}, (*unpackaged, f"not compared with onnxruntime: {error_line(error)}"))
+        return CompiledRun(
+            shipped, baselines, read, same_as, {}, (*unpackaged, f"not compared with onnxruntime: {error_line(error)}"), files
+        )
     faults = unpackaged + tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
-    return CompiledRun(shipped, baselines, read, same_as, values, faults)
+    return CompiledRun(shipped, baselines, read, same_as, values, faults, files)
 
 
-def _write_packaged(opened: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath], quiet: bool) -> tuple[str, ...]:
-    """Files of a part's own stack beside `best.onnx`; the reason where it has no room for the plans."""
+def _write_packaged(
+    opened: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath], quiet: bool
+) -> PackagedFiles | str | None:
+    """Files of a part's own stack beside `best.onnx`; the reason where it has no room for the plans, None where it cannot run the model."""
     try:
         packaged = package_plans(opened, plans)
     except InfeasibleError as error:  # a finished search is not lost because of it
-        return (f"no command stream: {error_line(error)}",)
+        return f"no command stream: {error_line(error)}"
     except UnsupportedError as error:
         if not quiet:
             say(f"no command stream: {error_line(error)}")
-        return ()
+        return None
     for suffix, content in packaged.files.items():
         atomic_write(folder.best.with_suffix(suffix), [content])
-    return ()
+    return packaged
 
 
 def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:

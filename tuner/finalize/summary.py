@@ -26,6 +26,7 @@ from tuner.log.read import read_log
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.roofline import Roofline
 from tuner.measure.store_lookup import WORKER
+from tuner.measure.target import PackagedFiles
 from tuner.platform.crash import version_of
 from tuner.platform.interfaces import Clock
 from tuner.platform.local_files import LocalPath
@@ -38,6 +39,7 @@ from tuner.summary import (
     GroupedSummary,
     LevelSummary,
     MeasurementsUse,
+    PackagedSummary,
     PieceSummary,
     ProposerSummary,
     Summary,
@@ -120,9 +122,18 @@ def summarize(
         pieces=pieces,
         runner=runner_summary(config, searches, verdicts) if verdicts else None,
         target=_target(config, searches, chosen.ends, runs[0].levels),
+        packaged=_packaged(folder, compiled.packaged),
         robust=compiled.shipped.robust,
         levels=levels,
     )
+
+
+def _packaged(folder: RunFolder[LocalPath], packaged: PackagedFiles | None) -> PackagedSummary | None:
+    """Files of a part's own stack by name; None without them."""
+    if packaged is None:
+        return None
+    names = tuple(folder.best.with_suffix(suffix).name for suffix in packaged.files)
+    return PackagedSummary(files=names, moved=dict(packaged.moved), on_processor=packaged.on_processor)
 
 
 def _began_with_champions(end: SessionEnd[LocalPath]) -> bool:

@@ -51,10 +51,15 @@ class MakesTarget(Protocol):
 
 
 class PackagedFiles(NamedTuple):
-    """Contents of files by suffix, the main one first.  lines: what they have, for a report."""
+    """Contents of files by suffix, the main one first.  lines: what they have, for a report.
+
+    moved: bytes of DRAM of one inference, by channel.  on_processor: operators that the part has not, a line each.
+    """
 
     files: Mapping[str, bytes]
     lines: tuple[str, ...]
+    moved: Mapping[str, int]
+    on_processor: tuple[str, ...]
 
 
 class Packager(Protocol):

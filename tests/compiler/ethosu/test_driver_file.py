@@ -112,12 +112,17 @@ def test_a_payload_has_its_stream_at_16_bytes():
     assert (len(payload) - 4 * len(words)) % 16 == 0
 
 
-def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
-    """Outputs of the one stream of a file of raw words."""
+def raw_ports(raw: bytes) -> tuple[list[int], list[list[int]]]:
+    """The header of the one stream of a file of raw words, and offset and bytes of inputs and outputs."""
     assert raw[:4] == RAW_MAGIC
     assert struct.unpack_from("<2I", raw, 4) == (RAW_VERSION, 1)
-    words, constants, arena, fast, inputs, outputs = struct.unpack_from("<6I", raw, 12)
-    ports = np.frombuffer(raw, "<u4", 2 * (inputs + outputs), 36).reshape(-1, 2).tolist()
+    header = list(struct.unpack_from("<6I", raw, 12))
+    return header, np.frombuffer(raw, "<u4", 2 * (header[4] + header[5]), 36).reshape(-1, 2).tolist()
+
+
+def raw_stream(raw: bytes, source: Model) -> tuple[bytes, dict[int, Region]]:
+    """Words of a file of raw words, and memory with a model's inputs."""
+    (words, constants, arena, fast, *_), ports = raw_ports(raw)
     first = -(-(36 + 8 * len(ports)) // 16) * 16
     second = -(-(first + words) // 16) * 16
     dram = np.zeros(arena, np.uint8)
@@ -127,8 +132,15 @@ def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
         0: Region(np.frombuffer(raw, np.uint8, constants, second), "dram", 1, False), 1: Region(dram, "dram", 1),
         2: Region(np.zeros(fast, np.uint8), "sram", 0),
     }  # fmt: skip
-    execute(raw[first : first + words], regions)
-    return [dram[offset : offset + size].view(np.int8) for offset, size in ports[inputs:]]
+    return raw[first : first + words], regions
+
+
+def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
+    """Outputs of the one stream of a file of raw words."""
+    stream, regions = raw_stream(raw, source)
+    execute(stream, regions)
+    (_, _, _, _, inputs, _), ports = raw_ports(raw)
+    return [regions[1].data[offset : offset + size].view(np.int8) for offset, size in ports[inputs:]]
 
 
 def test_raw_words_run():

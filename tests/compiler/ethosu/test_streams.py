@@ -13,6 +13,8 @@ from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.tflite.network import TfliteNetwork
 from scripts.our_streams import OurStream
 from simulator.ethosu.driver_regions import driver_region_sizes
+from simulator.ethosu.executor import execute
+from simulator.ethosu.memory_regions import Region
 from simulator.npu.errors import InfeasibleError
 from tests.compiler.ethosu.drawn_networks import KINDS, Builder, networks, plans
 
@@ -128,3 +130,29 @@ def test_rows_that_nobody_reads_have_room():
     x = builder.pool(builder.input(14, 5, 1), (2, 3), 3, False, False)
     builder.pool(x, (1, 1), 3, False, False)
     assert_right(builder, builder.network(), StreamPlan((StreamSegment(0, 2, 2),)))
+
+
+def test_streams_meet_at_an_operator_of_the_processor():
+    """Two streams with an operator between that only the processor has, which here copies its input."""
+    builder = Builder(1)
+    x = builder.conv(builder.input(6, 5, 8), 16, (3, 3), 1, 1, True, False, True)
+    y = builder.result((6, 5, 16), "COPY", [x], lambda _: builder.values[x], x)
+    z = builder.conv(y, 8, (1, 1), 1, 1, True, False, False)
+    network = builder.network()
+    compiled = compile_network(network, StreamPlan((StreamSegment(0, 3, 2),)), SRAM)
+    assert [(part.first, part.last) for part in compiled.parts] == [(0, 1), (2, 3)]
+    assert list(compiled.on_processor) == [1]
+    arena = np.zeros(compiled.arena, np.uint8)
+
+    def place(number: int) -> np.ndarray:
+        first = compiled.borders[number]
+        return arena[first : first + network.tensors[number].nbytes].view(np.int8)
+
+    for number in network.inputs:
+        place(number)[:] = builder.values[number].ravel()
+    for part in compiled.parts:
+        regions = {CONSTANTS: Region(part.stream.constants, "dram", 1, False), ARENA: Region(arena, "dram", 1)}
+        execute(part.stream.words, regions | {FAST: Region(np.zeros(part.stream.fast, np.uint8), "sram", 0)})
+        if part is compiled.parts[0]:
+            place(y)[:] = place(x)
+    np.testing.assert_array_equal(place(z), builder.values[z].ravel())

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.ethosu.executor import execute
 from tests.compiler.ethosu.models import model
-from tests.compiler.ethosu.test_driver_file import run_raw
+from tests.compiler.ethosu.test_driver_file import raw_stream, run_raw
 from tests.tuning import FEW, quick
 from tuner.cli import main
 
@@ -26,6 +27,13 @@ def assert_right(raw: Path) -> None:
     source = model("table_activations")
     for output, expected in zip(run_raw(raw.read_bytes(), source), source.outputs, strict=True):
         np.testing.assert_array_equal(output, expected.ravel())
+
+
+def moved(raw: Path) -> dict[str, int]:
+    """Bytes of DRAM by channel, from the words of a file."""
+    data = raw.read_bytes()
+    stream, regions = raw_stream(data, model("table_activations"))
+    return {channel.channel: count.bytes for channel, count in execute(stream, regions, 0).bytes.items() if channel.memory == "dram"}
 
 
 def test_compile_writes_a_tflite_file_and_raw_words(path, capsys):
@@ -65,7 +73,11 @@ def test_what_does_not_go_together_is_refused(path, words, message, capsys):
 
 def test_a_run_has_them_beside_its_onnx_file(path):
     out = path.parent / "run"
-    assert quick(path, out, 3, *FEW, machine=MACHINE).status == "done"
+    summary = quick(path, out, 3, *FEW, machine=MACHINE)
+    assert summary.status == "done"
+    assert summary.packaged is not None
+    assert (summary.packaged.files, summary.packaged.on_processor) == (("best.tflite", "best.u65"), ())
+    assert {channel: count for channel, count in summary.packaged.moved.items() if count} == moved(out / "best.u65")
     assert (out / "best.tflite").stat().st_size > 10_000
     assert_right(out / "best.u65")
     assert main(["export", str(out), "--out", str(path.parent / "again.tflite")]) == 0
