@@ -195,7 +195,9 @@ def _concatenate(state: _Translation, concat: Concat) -> None:
 def _softmax(state: _Translation, softmax: QuantisedSoftmax) -> None:
     if softmax.groups > 1:
         raise state.refuse(softmax, f"{softmax.groups} groups: expected one")
-    state.add("SOFTMAX", [state.read(softmax.x, softmax)], state.result(softmax), beta=1.0)
+    unit = Quantisation.of(np.float32(1 / 256), np.int8(-128), np.int8)  # the one scale that TFLite's kernel makes
+    shares = state.add_tensor(f"{softmax.name}.shares", state.graph.shapes[softmax.y], unit)
+    state.add("QUANTIZE", [state.add("SOFTMAX", [state.read(softmax.x, softmax)], shares, beta=1.0)], state.result(softmax))
 
 
 _RULES: Mapping[type[Operator], Callable[[_Translation, Any], None]] = {

@@ -22,7 +22,7 @@ _Known = dict[tuple[StreamSegment, tuple[Placed, ...]], SegmentLayout | None]
 
 @dataclass(frozen=True, eq=False)
 class NetworkLayout:
-    """held: places of tensors between segments.  layouts: of segments."""
+    """Layouts of all segments.  held: places of tensors between them that lie in SRAM."""
 
     network: SegmentedNetwork
     held: tuple[Placed, ...]
@@ -74,7 +74,10 @@ def _joined(layout: NetworkLayout, place: int) -> SegmentedNetwork | None:
     first, second = network.plan.segments[place : place + 2]
     segment = StreamSegment(first.first, second.last, max(first.stripes, second.stripes))
     segments = (*network.plan.segments[:place], segment, *network.plan.segments[place + 2 :])
-    return replace(network, plan=replace(network.plan, segments=segments))
+    inside = {store for store in between if network.lifetime(store) == (place, place + 1)}
+    homes = network.lowered.homes
+    held = frozenset(tensor for tensor in network.plan.held if tensor not in homes or homes[tensor].store not in inside)
+    return replace(network, plan=replace(network.plan, segments=segments, held=held))
 
 
 def _try(network: SegmentedNetwork, sram: int, memo: _Known) -> NetworkLayout | None:

@@ -92,10 +92,11 @@ def _layouts(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Pla
     stripes = network.plan.segments[segment].stripes
     counts = list(dict.fromkeys(max(1, min(stripes << power, rows)) for power in range(_MOST_DOUBLINGS)))
     none = frozenset[int]()
-    drafts = [_Draft(network, segment, count, none, sram, held, False) for count in counts]
-    for count, draft in zip(counts, drafts, strict=True):
+    drafts = list[_Draft]()
+    for count in counts:
         yield _Draft(network, segment, count, none, sram, held, True).lay_out(none), False
-        yield draft.lay_out(none), False
+        drafts.append(_Draft(network, segment, count, none, sram, held, False))
+        yield drafts[-1].lay_out(none), False
     for direct in (False, True):
         for draft in drafts:
             if direct:

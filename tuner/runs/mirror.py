@@ -30,7 +30,7 @@ _FAILS = (OSError, BadInputError)  # raised by listings and by reads of counts
 RUN_DATASETS = ("tasks", "log")
 RUN_FILES = (
     "parts.json", "machine.yaml", "source.json", "config.yaml", "pieces.json", "models/**/*.model", "models/**/*.json",
-    "plans/**/*.json", "best_tilefarm.bin", "best.onnx", "checkpoint/**/findings.bin", "checkpoint/**/state.json",
+    "plans/**/*.json", "best_tilefarm.bin", "best.*", "checkpoint/**/findings.bin", "checkpoint/**/state.json",
     "checkpoint/**/finals.jsonl", "farm.json", "summary.json",
 )  # fmt: skip
 """Files of a run; later ones refer to earlier ones."""
