@@ -71,12 +71,13 @@ def compile_ours(model: bytes, plans: str) -> OurStream:
 
 
 def predicted_segments(network: TfliteNetwork) -> tuple[TfliteNetwork, StreamPlan]:
-    """The plan that is predicted to be the fastest at the last level of the machine; single operators where it has none to plan."""
+    """The plan that is predicted to be the fastest at the level with the least of DRAM; single operators where there is none to plan."""
     try:
         opened = lower_model(ModelSpec.named(Path("model"), MACHINE, "float16", {}, None), to_onnx(network), "model")
     except (AllOnHostError, UnsupportedError):
         return network, single_operators(len(network.operators))
-    plan = list(quick_plans(opened).values())[-1]
+    levels = opened.machine.contention
+    plan = quick_plans(opened)[min(levels, key=lambda level: levels[level].share)]
     results = {spec.name: spec.operator.y for graph in opened.target_graphs for spec in graph.operators}
     return map_plan(network, plan, names_of_nodes(results))
 

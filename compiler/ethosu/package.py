@@ -31,8 +31,9 @@ class StreamFiles(NamedTuple):
 
 
 def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> StreamFiles:
-    """Files of the plan of the first level.  Raises `InfeasibleError` where SRAM is too small."""
-    compiled = compile_plan(opened, plans[next(iter(opened.machine.contention))])
+    """Files of the plan of the level with the least of DRAM, which moves little.  Raises `InfeasibleError` where SRAM is too small."""
+    levels = opened.machine.contention
+    compiled = compile_plan(opened, plans[min(levels, key=lambda level: levels[level].share)])
     remaining = tuple(reason.partition(": expected one of ")[0] for reason in compiled.on_processor.values())
     moved = sum((Counter(part.stream.planned._asdict()) for part in compiled.parts), Counter[str]())
     lines = (*_lines(compiled), *(f"left to the processor: {operator}" for operator in remaining))
