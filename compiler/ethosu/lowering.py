@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.ethosu.scaling import activation_bounds
 from compiler.ethosu.step import BlockStep, Store, StoreView
+from compiler.ethosu.table_fusion import fuse_tables
 from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, TfliteTensor
 from simulator.npu.errors import UnsupportedError
 
@@ -127,9 +128,8 @@ def lower_network(network: TfliteNetwork, rules: Mapping[str, Rule]) -> LoweredN
         if rule is None:
             raise lowering.refuse(f"expected one of {', '.join(sorted(rules))}")
         rule(lowering, operator)
-    for number in (*network.inputs, *network.outputs):
-        lowering.home(number)
-    return LoweredNetwork(network, tuple(lowering.steps), tuple(lowering.stores), lowering.homes)
+    visible = [lowering.home(number).store for number in (*network.inputs, *network.outputs)]
+    return LoweredNetwork(network, tuple(fuse_tables(lowering.steps, visible)), tuple(lowering.stores), lowering.homes)
 
 
 def find_refusals(network: TfliteNetwork, rules: Mapping[str, Rule]) -> Iterator[tuple[int, str]]:

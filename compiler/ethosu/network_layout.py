@@ -1,7 +1,7 @@
 """The layout of a network in SRAM: all segments, with tensors between them that lie there whole.
 
-A plan is made for a machine that the part is not quite, so it is completed: tensors between segments lie in SRAM, the largest first, and
-neighbouring segments become one, each where fewer bytes of DRAM are moved so.
+A plan is made for a machine that the part is not quite, so it is completed.  Segments without room for all of their weights are cut,
+tensors between segments lie in SRAM, the largest first, and neighbouring segments become one, each where fewer bytes of DRAM are moved so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,39 @@ class NetworkLayout:
 def lay_out_network(network: SegmentedNetwork, sram: int) -> NetworkLayout:
     """The layout with the fewest bytes of DRAM that single changes lead to.  Raises `InfeasibleError` where a segment does not fit."""
     memo = _Known()
-    layout = _with_held(_lay_out(network, sram, memo), sram, memo)
+    cut = _with_large_cut(network, sram)
+    layouts = [] if cut is None else [_improved(_lay_out(cut, sram, memo), sram, memo)]
+    try:
+        layouts.append(_improved(_lay_out(network, sram, memo), sram, memo))
+    except InfeasibleError:
+        if not layouts:
+            raise
+    return min(layouts, key=lambda layout: layout.dram_bytes)
+
+
+def _with_large_cut(network: SegmentedNetwork, sram: int) -> SegmentedNetwork | None:
+    """The network with single operators in place of segments that have no room for all weights; None where all have."""
+    segments = list[StreamSegment]()
+    for segment in network.plan.segments:
+        single = [StreamSegment(number, number + 1) for number in range(segment.first, segment.last)]
+        segments += [segment] if len(single) == 1 or _has_room(network, segment, sram) else single
+    if len(segments) == len(network.plan.segments):
+        return None
+    return replace(network, plan=replace(network.plan, segments=tuple(segments)))
+
+
+def _has_room(network: SegmentedNetwork, segment: StreamSegment, sram: int) -> bool:
+    """Whether a segment by itself has room for all of its weights."""
+    try:
+        lay_out_segment(network, network.plan.segments.index(segment), sram, (), False)
+    except InfeasibleError:
+        return False
+    return True
+
+
+def _improved(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
+    """The layout with further tensors in SRAM, and with neighbouring segments as one."""
+    layout = _with_held(layout, sram, memo)
     place = 0
     while place + 1 < len(layout.layouts):
         joined = _joined(layout, place)

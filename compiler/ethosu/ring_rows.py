@@ -51,10 +51,11 @@ class _Rings:
 
     def _first_needed(self, number: int, view: StoreView) -> int | None:
         """The first row of a store that a step needs still; None where it has made all of its result."""
-        step, made = self.steps[number], self.made[number]
-        if made >= step.result.rows:
+        step, row = self.steps[number], self.made[number]
+        if row >= step.result.rows:
             return None
         if view.flat or step.whole:
             return 0
-        row = step.input_rows(made, made + 1)[0] if view is step.reads[0] else made
+        if view is step.reads[0]:
+            row = step.input_rows(row, row + 1)[0]
         return view.store_row(row if view.rows > 1 else 0)
