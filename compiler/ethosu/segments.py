@@ -89,7 +89,7 @@ class SegmentedNetwork:
     def held(self) -> frozenset[int]:
         """Stores that lie whole in SRAM between segments."""
         stores = {self.lowered.homes[number].store for number in self.plan.held if number in self.lowered.homes}
-        return frozenset(stores - self.outside)
+        return frozenset(stores & self.writers.keys() - self.outside)  # a fused table leaves a store that nobody writes
 
     @cached_property
     def bricks(self) -> frozenset[int]:

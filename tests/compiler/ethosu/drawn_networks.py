@@ -13,7 +13,17 @@ from compiler.ethosu.segments import StreamPlan, StreamSegment
 from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, TfliteTensor
 
 INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
-KINDS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D", "ADD", "CONCATENATION", "RESIZE_NEAREST_NEIGHBOR", "QUANTIZE")
+KINDS = (
+    "CONV_2D",
+    "DEPTHWISE_CONV_2D",
+    "MAX_POOL_2D",
+    "AVERAGE_POOL_2D",
+    "ADD",
+    "CONCATENATION",
+    "RESIZE_NEAREST_NEIGHBOR",
+    "QUANTIZE",
+    "TABLE",
+)
 
 
 class Builder:
@@ -127,6 +137,11 @@ class Builder:
 
         return self.result(self.values[x].shape, "QUANTIZE", [x], made, like)
 
+    def table(self, x: int) -> int:
+        entries = self.rng.integers(-128, 128, 256)
+        looked_up = entries[self.values[x] + 128]
+        return self.result(looked_up.shape, "TABLE", [x], lambda y: looked_up, entries=tuple(entries.tolist()))
+
     def double(self, x: int) -> int:
         twice = self.values[x].repeat(2, axis=0).repeat(2, axis=1)
         options = {"align_corners": False, "half_pixel_centers": False}
@@ -178,6 +193,8 @@ def networks(draw: st.DrawFn, most: int = 7) -> Builder:
             images.append(builder.concat(x, draw(st.sampled_from(beside))))
         elif kind == "RESIZE_NEAREST_NEIGHBOR" and rows * columns < 100:
             images.append(builder.double(x))
+        elif kind == "TABLE":
+            images.append(builder.table(x))
         else:
             images.append(builder.quantize(x))
     return builder

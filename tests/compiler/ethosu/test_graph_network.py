@@ -112,7 +112,7 @@ def operators(draw: st.DrawFn) -> Graph:
     return graph_of(Concat("k", ("x", "b"), "y"), {"x": shape, "b": (1, 5, rows, columns)}, {"x": x_q, "b": x_q})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(operators(), st.integers(0, 1 << 30))
 def test_results_are_a_step_off_at_most(graph, seed):
     steps = differences(graph, seed)

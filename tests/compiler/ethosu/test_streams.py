@@ -35,7 +35,7 @@ def assert_right(builder: Builder, network: TfliteNetwork, plan: StreamPlan, sra
     return stream
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(st.data())
 def test_any_plan_gives_the_same_integers(data):
     builder = data.draw(networks())
@@ -43,7 +43,7 @@ def test_any_plan_gives_the_same_integers(data):
     assert_right(builder, network, data.draw(plans(network)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_little_memory_gives_the_same_integers(data):
     """Rings, weights in runs of channels, weights and inputs that are read in DRAM."""

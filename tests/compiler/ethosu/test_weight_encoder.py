@@ -12,7 +12,7 @@ from simulator.ethosu.weight_order import KernelShape, arrange_weights
 from simulator.ethosu.weight_stream import decode_weights
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 255), st.sampled_from((0.0, 0.1, 0.6, 0.95)), st.integers(1, 300), st.integers(0, 1 << 30))
 def test_a_stream_is_read_back(count, largest, zeros, distinct, seed):
     rng = np.random.default_rng(seed)
