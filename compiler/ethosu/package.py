@@ -15,6 +15,7 @@ from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import TFLITE
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
+from simulator.ethosu.driver_regions import SRAM_REGION, driver_region_sizes
 from simulator.npu.errors import UnsupportedError
 
 
@@ -64,4 +65,7 @@ def _lines(compiled: CompiledNetwork) -> list[str]:
             f"operators {part.first} to {part.last - 1}: {len(stream.words):,} words, {stream.planned.total:,} bytes of DRAM moved, "
             f"{stream.arena:,} in use, {stream.fast:,} bytes of SRAM"
         )
+        counted = driver_region_sizes(stream.words).get(SRAM_REGION, 0)
+        if counted > stream.fast:
+            lines.append(f"the driver of Linux counts {counted:,} bytes of SRAM and refuses this stream where there are fewer")
     return lines
