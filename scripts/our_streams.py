@@ -24,6 +24,7 @@ from compiler.model import ModelSpec, lower_model
 from simulator.ethosu.byte_counts import ByteCount, Channel
 from simulator.ethosu.executor import Execution, execute
 from simulator.ethosu.memory_regions import Region
+from simulator.ethosu.stream_error import StreamError
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 
@@ -42,7 +43,7 @@ class OurStream(NamedTuple):
         return dict(sum((Counter(part.stream.planned._asdict()) for part in self.compiled.parts), Counter()))
 
     def run(self, values: list[NDArray[np.generic]]) -> tuple[list[NDArray[np.generic] | None], Execution]:
-        """Outputs for inputs, None of what the processor makes.  Raises `ValueError` where bytes are not the plan's."""
+        """Outputs for inputs, None of what the processor makes.  Raises `StreamError` where bytes are not the plan's."""
         compiled, network = self.compiled, self.compiled.network
         arena = np.full(compiled.arena, 0x55, np.uint8)
         for number, value in zip(network.inputs, values, strict=True):
@@ -58,7 +59,7 @@ class OurStream(NamedTuple):
         execution = _joined(executions)
         moved = {channel.channel: count.bytes for channel, count in execution.bytes.items() if channel.memory == "dram"}
         if moved != self.planned:
-            raise ValueError(f"bytes of DRAM {moved}: the plan has {self.planned}")
+            raise StreamError(f"bytes of DRAM {moved}: the plan has {self.planned}")
         produced = {number for part in compiled.parts for number in part.network.outputs}
         return [_output(compiled, arena, number) if number in produced else None for number in network.outputs], execution
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -15,6 +17,7 @@ from scripts.our_streams import OurStream
 from simulator.ethosu.driver_regions import driver_region_sizes
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
+from simulator.ethosu.stream_error import StreamError
 from simulator.npu.errors import InfeasibleError
 from tests.compiler.ethosu.drawn_networks import KINDS, Builder, networks, plans
 
@@ -123,6 +126,17 @@ def test_drawn_networks_have_every_kind():
 
     collect()
     assert kinds == set(KINDS)
+
+
+def test_bytes_beside_the_plan_are_refused():
+    """A stream whose plan forgot a copy."""
+    builder = chain()
+    compiled = compile_network(builder.network(), single_operators(3), SRAM)
+    (part,) = compiled.parts
+    planned = part.stream.planned._replace(copies_read=part.stream.planned.copies_read - 16)
+    wrong = replace(compiled, parts=(replace(part, stream=part.stream._replace(planned=planned)),))
+    with pytest.raises(StreamError, match="bytes of DRAM .* the plan has"):
+        OurStream(wrong).run([builder.values[number][None] for number in compiled.network.inputs])
 
 
 def test_rows_that_nobody_reads_have_room():
