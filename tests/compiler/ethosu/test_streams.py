@@ -135,7 +135,7 @@ def test_bytes_beside_the_plan_are_refused():
     (part,) = compiled.parts
     planned = part.stream.planned._replace(copies_read=part.stream.planned.copies_read - 16)
     wrong = replace(compiled, parts=(replace(part, stream=part.stream._replace(planned=planned)),))
-    with pytest.raises(StreamError, match="bytes of DRAM .* the plan has"):
+    with pytest.raises(StreamError, match=r"bytes of DRAM .* the plan has"):
         OurStream(wrong).run([builder.values[number][None] for number in compiled.network.inputs])
 
 
