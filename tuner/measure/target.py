@@ -7,17 +7,19 @@ The search only knows plans and the results of a target; docs/targets.md shows a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.model import LoweredModel
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.target.target_graph import TargetGraph
 from tuner.log.record import RESULTS
 from tuner.measure.runner_api import Reading
 from tuner.plugins import TARGETS, find
+
+if TYPE_CHECKING:
+    from compiler.model import LoweredModel
 
 Timed = NDArray[np.int64] | Infeasible | Reading
 """int64 [levels, len(RESULTS)] (see `results`), zeros at levels with too small a grant; or the reason why no level fits; or a failed
