@@ -8,6 +8,7 @@ DRAM), and 2 for the second one, which is in SRAM.  Needs the extras `ethos-u` a
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Command stream of a compiled model.  arena, fast: sizes in bytes."""
+    """A compiled model.  arena, fast: bytes."""
 
     words: tuple[int, ...]
     constants: NDArray[np.uint8]
@@ -53,7 +54,7 @@ class Stream(NamedTuple):
     outputs: tuple[Place, ...]
 
     def run(self, values: list[NDArray[np.generic]]) -> tuple[list[NDArray[np.generic]], Execution]:
-        """Outputs for inputs, on arenas whose every byte is set before."""
+        """Outputs for inputs, on arenas of which every byte is set before."""
         arena, fast = np.full(self.arena, 0x55, np.uint8), np.full(self.fast, 0xAA, np.uint8)
         for place, value in zip(self.inputs, values, strict=True):
             octets = np.frombuffer(np.ascontiguousarray(value, place.dtype).tobytes(), np.uint8)
@@ -68,12 +69,13 @@ class Stream(NamedTuple):
 
 
 class NotWholeError(Exception):
-    """Error for a model that Vela leaves to the processor in part."""
+    """A model that Vela leaves to the processor in part."""
 
 
 def compile_model(model: bytes, compiler: str, folder: Path, accelerator: str = "ethos-u65-256") -> Stream:
-    """Compile a model by one of Vela's compilers, in this process."""
-    from ethosu.vela import vela
+    """The stream of a model by one of Vela's compilers, which run in this process."""
+    with contextlib.redirect_stdout(io.StringIO()):  # which it keeps to print to
+        from ethosu.vela import vela
     from ethosu.vela.errors import VelaError
 
     source = folder / "model.tflite"
@@ -91,24 +93,25 @@ def compile_model(model: bytes, compiler: str, folder: Path, accelerator: str = 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Silence this process, including libraries of C++."""
+    """Nothing is printed, not by a library of C++ either."""
     sys.stdout.flush()
-    saved_streams = os.dup(1), os.dup(2)
+    kept = os.dup(1), os.dup(2)
     sink = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        yield
+        with contextlib.redirect_stdout(io.StringIO()):  # which need not be that of the process
+            yield
     finally:
         sys.stdout.flush()
-        for number, copy in enumerate(saved_streams, 1):
+        for number, copy in enumerate(kept, 1):
             os.dup2(copy, number)
             os.close(copy)
         os.close(sink)
 
 
 def read_stream(data: bytes) -> Stream:
-    """Read the stream of a file written by Vela.  Raises `NotWholeError` if another operator remains."""
+    """The stream of a file that Vela wrote; `NotWholeError` where an operator beside it is left."""
     model = schema.ModelT.InitFromPackedBuf(data)
     (graph,) = model.subgraphs
     names = [model.operatorCodes[operator.opcodeIndex].customCode for operator in graph.operators]
