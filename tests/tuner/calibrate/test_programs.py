@@ -110,7 +110,7 @@ def test_a_machine_without_buffers_is_refused(name: str) -> None:
 
 def test_a_machine_with_an_l2_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=naming(f"machine {CACHED}", "an l2 and a path L0C -> DDR", "takes machines without")):
-        classes_of(load_machine(CACHED))
+        parameter_classes(load_machine(CACHED))
 
 
 def test_keys_and_their_values() -> None:
