@@ -183,7 +183,7 @@ def hold(u: TargetGraph, start: int, plan: SegmentPlan, parts: list[ScheduledSha
     assert read == total.read_bytes if even or plan.dealt == 1 else read >= total.read_bytes
     if plan.dealt > 1 and not even:
         for name in ("products", "cube_cycles"):
-            assert getattr(total, name) / plan.dealt <= claimed[name] + 1e-6
+            assert getattr(total, name) / (plan.dealt * plan.channels) <= claimed[name] + 1e-6
             assert claimed[name] <= getattr(total, name) + 1e-6
         return
     assert claimed["products"] == most.products

@@ -37,9 +37,9 @@ OTHERS = {
     ("tuner/search/bootstrap.py", "_ROUNDS"): "rounds of a search",
     ("tuner/search/population.py", "MEMBERS"): "programs",
     ("tuner/farm/store_client.py", "Scopes.__init__"): "hex digits",
-    ("tuner/farm/store_client.py", "StoreClient._put"): "a part of what waits",
+    ("tuner/farm/store_client.py", "StoreClient._send"): "a part of what waits",
     ("tuner/measure/store_lookup.py", "Memo.find"): "hex digits",
-    ("tuner/report/search_figures.py", "by_proposer"): "pixels of a bar",
+    ("tuner/report/search_figures.py", "proposer_gains"): "pixels of a bar",
     ("tuner/platform/ray_files.py", "provide_token"): "bytes of a token",
     ("tuner/store/packs.py", "_SCHEMA"): "bytes of a digest",
     ("tuner/store/packs.py", "encoded_pack"): "bytes of a digest",
@@ -98,7 +98,7 @@ WHOLE = {
     ("compiler/dump/target_graph.py", "unit_lines"): "the line that says what is shown",
     ("simulator/bundle/memory.py", "build_container"): "a bundle has one memory map, as its container has",
     ("tuner/cost_model/interface.py", "conditions_of"): "a model is asked for what a unit computes in",
-    ("tuner/search/expected_improvement.py", "_again"): "the estimate is asked for what a unit computes in",
+    ("tuner/search/expected_improvement.py", "_predict_proposals"): "the estimate is asked for what a unit computes in",
 }
 """(module, name) -> why it asks a unit for its one data type."""
 
