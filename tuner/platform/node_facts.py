@@ -18,7 +18,7 @@ from tuner.platform.crash import version_of
 SAME = ("tilefarm", "numpy", "numba", "xgboost")  # packages that measure and learn
 # instructions by which libraries choose other code, whose floats differ in their last digits
 FEATURES = frozenset(("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "asimd", "sve", "sve2"))
-CLOCK_S = 10.0  # a worker is heard within that time
+CLOCK_S = 10.0  # largest difference of clocks that is not said
 SHARED = Path("/dev/shm")
 
 
@@ -69,15 +69,19 @@ def version_trouble(driver_facts: NodeFacts, node_facts: NodeFacts) -> str | Non
     return f"node {node_facts.host} has {text}; install the same versions on every node" if text else None
 
 
-def differences(driver_facts: NodeFacts, node_facts: NodeFacts, now_s: float, store_bytes: int) -> Iterator[tuple[str, str]]:
-    """Differences with which a run goes on: (kind, line).  now_s: time of this computer when the worker was heard."""
+def differences(
+    driver_facts: NodeFacts, node_facts: NodeFacts, start_s: float, now_s: float, store_bytes: int
+) -> Iterator[tuple[str, str]]:
+    """Differences with which a run goes on: (kind, line).  start_s, now_s: times of this computer at the start of the worker and now; its
+    facts are from between."""
     if node_facts.features != driver_facts.features:
         features = " ".join(sorted(node_facts.features ^ driver_facts.features))
         yield (
             f"features {features}",
             f"node {node_facts.host} has another processor ({features}): a model trained there may differ in last digits",
         )
-    if abs(late_s := node_facts.epoch_s - now_s) > CLOCK_S:
+    late_s = max(0.0, node_facts.epoch_s - now_s) or min(0.0, node_facts.epoch_s - start_s)
+    if abs(late_s) > CLOCK_S:
         clock_note = f"{abs(late_s):.0f} s {'ahead of' if late_s > 0 else 'behind'}"
         yield f"clock {node_facts.host}", f"the clock of node {node_facts.host} is {clock_note} this computer's: so are times in the log"
     if node_facts.shared_bytes < store_bytes:

@@ -130,6 +130,7 @@ class _Running:
     """Running actor.  ready: reference to its pending start, None once built.  calls: its unread calls, the first one build().
 
     extra: whether it may wait for room.  node: id of its node, once built.  leaves: whether it was said that this will leave.
+    start_s: time of its start.
 
     jobs: without a result yet.  Those behind one that announces are not sent before its result: their calls would be answers.
     """
@@ -140,6 +141,7 @@ class _Running:
     node: str = ""
     name: str = "that starts"
     leaves: bool = False
+    start_s: float = field(default_factory=time.time)
     calls: deque[Future[Any]] = field(default_factory=deque)
     jobs: deque[Message] = field(default_factory=deque)
 
@@ -310,7 +312,7 @@ class RayActors:
         running.ready, running.node, running.name = None, facts.node, facts.name
         if (trouble := version_trouble(self._driver_facts, facts)) is not None:
             return Raised(actor, BUILDING, BadInputError(trouble))
-        for kind, line in differences(self._driver_facts, facts, time.time(), STORE_BYTES):
+        for kind, line in differences(self._driver_facts, facts, running.start_s, time.time(), STORE_BYTES):
             if kind not in self._differences:
                 self._differences.add(kind)
                 self._say(line)
