@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from compiler.ethosu.driver_file import write_raw, write_tflite
 from compiler.ethosu.graph_network import network_of_graph
@@ -14,31 +13,20 @@ from compiler.frontend.lower import lower
 from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import TFLITE
 from compiler.model import LoweredModel
+from compiler.package.stack_files import PackagedFiles
 from compiler.plan.plan import Plan
 from simulator.ethosu.driver_regions import SRAM_REGION, driver_region_sizes
 from simulator.npu.errors import UnsupportedError
 
 
-class StreamFiles(NamedTuple):
-    """Contents of files by their suffix.  lines: what they have, for a report.
-
-    moved: bytes of DRAM by channel.  on_processor: operators that are left, a line each.
-    """
-
-    files: Mapping[str, bytes]
-    lines: tuple[str, ...]
-    moved: Mapping[str, int]
-    on_processor: tuple[str, ...]
-
-
-def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> StreamFiles:
+def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles:
     """Files of the plan of the level with the least of DRAM, which moves little.  Raises `InfeasibleError` where SRAM is too small."""
     levels = opened.machine.contention
     compiled = compile_plan(opened, plans[min(levels, key=lambda level: levels[level].share)])
     remaining = tuple(reason.partition(": expected one of ")[0] for reason in compiled.on_processor.values())
     moved = sum((Counter(part.stream.planned._asdict()) for part in compiled.parts), Counter[str]())
     lines = (*_lines(compiled), *(f"left to the processor: {operator}" for operator in remaining))
-    return StreamFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, lines, dict(moved), remaining)
+    return PackagedFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, lines, dict(moved), remaining)
 
 
 def compile_plan(opened: LoweredModel, plan: Plan) -> CompiledNetwork:

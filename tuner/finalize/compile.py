@@ -8,6 +8,7 @@ from typing import NamedTuple
 from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
 from compiler.model import LoweredModel
 from compiler.package import file_with_body
+from compiler.package.stack_files import PackagedFiles
 from compiler.plan.plan import Plan
 from simulator.npu.errors import InfeasibleError, TilefarmError, UnsupportedError
 from simulator.npu.files import atomic_write
@@ -19,7 +20,6 @@ from tuner.farm.board_finals import cycles_read
 from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.finalize.champions import ChosenPlans, write_plans
 from tuner.finalize.packagers import is_packaged, package_plans
-from tuner.measure.target import PackagedFiles
 from tuner.platform.crash import error_line
 from tuner.platform.local_files import LocalPath
 from tuner.run_session import SessionEnd

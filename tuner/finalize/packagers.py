@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import cast
 
 from compiler.model import LoweredModel
+from compiler.package.stack_files import PackagedFiles
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
-from tuner.measure.target import PackagedFiles, Packager
+from tuner.measure.target import Packager
 
 PACKAGERS: Mapping[str, str] = MappingProxyType({"ethos-u65-256": "compiler.ethosu.package:package_streams"})
 """Machine -> `module:name` of its packager, imported once it is asked for."""

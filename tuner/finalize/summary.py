@@ -13,6 +13,7 @@ import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel
 from compiler.model import LoweredModel
+from compiler.package.stack_files import PackagedFiles
 from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import shared_traffic
 from tuner.config import NPU, TuneConfig
@@ -26,7 +27,6 @@ from tuner.log.read import read_log
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.roofline import Roofline
 from tuner.measure.store_lookup import WORKER
-from tuner.measure.target import PackagedFiles
 from tuner.platform.crash import version_of
 from tuner.platform.interfaces import Clock
 from tuner.platform.local_files import LocalPath

@@ -7,7 +7,7 @@ The search only knows plans and the results of a target; docs/targets.md shows a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from tuner.plugins import TARGETS, find
 
 if TYPE_CHECKING:
     from compiler.model import LoweredModel
+from compiler.package.stack_files import PackagedFiles
 
 Timed = NDArray[np.int64] | Infeasible | Reading
 """int64 [levels, len(RESULTS)] (see `results`), zeros at levels with too small a grant; or the reason why no level fits; or a failed
@@ -50,18 +51,6 @@ class MakesTarget(Protocol):
     """A class of targets."""
 
     def __call__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> Target: ...
-
-
-class PackagedFiles(NamedTuple):
-    """Contents of files by suffix, the main one first.  lines: what they have, for a report.
-
-    moved: bytes of DRAM of one inference, by channel.  on_processor: operators that the part has not, a line each.
-    """
-
-    files: Mapping[str, bytes]
-    lines: tuple[str, ...]
-    moved: Mapping[str, int]
-    on_processor: tuple[str, ...]
 
 
 class Packager(Protocol):
