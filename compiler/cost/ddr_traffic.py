@@ -24,15 +24,12 @@ def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, fl
 
     On a machine with an L2 the rates are those of the cache; `cost.features` adds what it must fetch first.
     """
+    loads_stores = Engine.MTE2, Engine.MTE3
     if machine.l2 is not None:
-        fastest = {
-            engine: max([float(path.bytes_per_cycle) for path in machine.paths if path.of_ddr and path.engine == engine.name], default=0.0)
-            for engine in (Engine.MTE2, Engine.MTE3)
-        }
-        read, write = (cores * machine.dma_ports(engine) * rate for engine, rate in fastest.items())
+        read, write = (cores * machine.dma_ports(engine) * float(machine.fastest_ddr_path(engine)) for engine in loads_stores)
         return read, write
     port = float(machine.ddr.deliverable) * share
-    read, write = (cores * float(machine.dma_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
+    read, write = (cores * float(machine.dma_bytes_per_cycle(engine)) for engine in loads_stores)
     return min(port, read), min(port, write)
 
 

@@ -223,10 +223,14 @@ class Machine(Spec):
         return sizes | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
-        """The highest rate of one transfer: its engine's fastest path from or to DDR, else DDR's; of loads at most that of L2 fills."""
-        rates = [exact_decimal(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
-        fastest = max(rates, default=self.ddr.deliverable)
+        """The highest rate of one transfer of bytes of DDR: that of the fastest path, of loads at most that of L2 fills."""
+        fastest = self.fastest_ddr_path(engine)
         return min(fastest, exact_decimal(self.l2.fill_bytes_per_cycle)) if self.l2 is not None and engine == Engine.MTE2 else fastest
+
+    def fastest_ddr_path(self, engine: Engine) -> Fraction:
+        """Rate of an engine's fastest path from or to DDR, which an L2 holds to for bytes that it has; DDR's without such a path."""
+        rates = [exact_decimal(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
+        return max(rates, default=self.ddr.deliverable)
 
     def dma_ports(self, engine: Engine) -> int:
         """DMA ports of a core's MTE2 or MTE3: number of transfers that can move DDR data at once."""
