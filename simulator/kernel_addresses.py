@@ -24,6 +24,8 @@ from numba.np.numpy_support import from_dtype
 from numpy.typing import NDArray
 
 _BYTES = ir.IntType(8).as_pointer()
+RECORD_FIELDS: dict[types.Record, Any] = {}
+"""A named tuple of each record type of this process."""
 
 
 class Reference(types.Type):  # type: ignore[misc]
@@ -128,7 +130,9 @@ def record_row(job: Any) -> NDArray[np.int64]:
 
 def record_type(fields: Any) -> types.Record:
     """Record type of a named tuple of integers and of other such tuples, to which kernels can write."""
-    return from_dtype(record_dtype(fields))
+    kind = from_dtype(record_dtype(fields))
+    RECORD_FIELDS.setdefault(kind, fields)
+    return kind
 
 
 def record_at(fields: Any) -> Any:

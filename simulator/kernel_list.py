@@ -48,9 +48,15 @@ def types_of(described: list[Any]) -> tuple[Any, ...]:
 
 
 def describe_type(kind: Any) -> Any:
-    """A type as JSON has it.  Raises ValueError for one that is not of arrays, numbers and tuples."""
+    """A type as JSON has it.  Raises ValueError for one that is not of arrays, numbers, tuples, their addresses, and records."""
     from numba import types
 
+    from simulator.kernel_addresses import RECORD_FIELDS, Reference
+
+    if isinstance(kind, Reference):
+        return ["reference", describe_type(kind.members)]
+    if kind in RECORD_FIELDS:
+        return ["record", RECORD_FIELDS[kind].__module__, RECORD_FIELDS[kind].__qualname__]
     if isinstance(kind, types.BaseNamedTuple):
         return ["named", kind.instance_class.__module__, kind.instance_class.__qualname__, [describe_type(member) for member in kind]]
     if isinstance(kind, types.BaseTuple):
@@ -65,7 +71,13 @@ def describe_type(kind: Any) -> Any:
 def _type(described: Any) -> Any:
     from numba import types
 
+    from simulator.kernel_addresses import Reference, record_type
+
     match described:
+        case ["reference", members]:
+            return Reference(_type(members))
+        case ["record", module, name]:
+            return record_type(getattr(import_module(module), name))
         case ["named", module, name, members]:
             return types.BaseTuple.from_types(types_of(members), getattr(import_module(module), name))
         case ["tuple", members]:

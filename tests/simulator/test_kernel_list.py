@@ -15,6 +15,7 @@ import pytest
 from numba import typeof, types
 
 from simulator import kernel_list
+from simulator.kernel_addresses import Reference, record_type
 from simulator.kernel_list import compile_beside, describe_type, listed_kernels, types_of
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,17 @@ ARGUMENTS = [
 def test_types_survive_json(argument: object) -> None:
     kind = typeof(argument)
     assert types_of(json.loads(json.dumps([describe_type(kind)]))) == (kind,)
+
+
+class Sizes(NamedTuple):
+    rows: int
+    columns: int
+
+
+def test_addresses_and_records_survive_json() -> None:
+    """They are arguments of kernels that are called by address."""
+    kinds = (Reference(typeof(Table(np.zeros((2, 2), np.int64), 3))), record_type(Sizes))
+    assert types_of(json.loads(json.dumps([describe_type(kind) for kind in kinds]))) == kinds
 
 
 def test_other_types_are_refused() -> None:
