@@ -15,12 +15,13 @@ _started: list[Connection] = []
 
 
 @pytest.fixture
-def local_ray() -> None:
+def local_ray() -> Connection:
     """Of this process, with two CPUs; farms are its guests.  It stays for the next test here."""
     if not _started:
         assert not ray.is_initialized()
         _started.append(connect(None, 2))
         assert _started[0].owned
+    return _started[0]
 
 
 @pytest.hookimpl(wrapper=True)

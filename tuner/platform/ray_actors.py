@@ -68,7 +68,6 @@ from tuner.platform.ray_cluster import (
     release_group,
     reserve_group,
     start_trouble,
-    worker_environment,
 )
 from tuner.platform.ray_drains import DrainWatch
 
@@ -179,7 +178,7 @@ class RayActors:
         except BaseException:
             self.close()
             raise
-        environment, resources = {"env_vars": worker_environment()}, {resource: 1} if resource else None
+        environment, resources = self._connection.runtime_environment(), {resource: 1} if resource else None
         self._options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "runtime_env": environment, "resources": resources}
 
     def __enter__(self) -> Self:

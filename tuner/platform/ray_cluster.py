@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -124,10 +126,20 @@ class Watch:
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection of a driver to Ray.  `owned`: made by this object, so closing it also ends a local cluster."""
+    """Connection of a driver to Ray.  `owned`: made by this object, so closing it also ends a local cluster.
+
+    environment: `worker_environment` that processes of the cluster have by themselves; {} for a cluster that was not started here.
+    """
 
     owned: bool
     watch: Watch | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def runtime_environment(self) -> dict[str, Any] | None:
+        """Ray's environment of an actor; None where processes have it by themselves: Ray starts one for each CPU ahead, and only an actor
+        without an environment of its own gets one of them."""
+        environment = worker_environment()
+        return None if environment == self.environment else {"env_vars": environment}
 
     @property
     def answers(self) -> bool:
@@ -163,17 +175,19 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if target == "local":
         provide_token()
-        ray.init(
-            address="local",
-            num_cpus=max(local_cpus or 1, usable_cpus()),
-            include_dashboard=False,
-            object_store_memory=STORE_BYTES,
-            _temp_dir=str(ray_folder()),
-            _system_config=SETTINGS,
-            **quiet,
-        )
+        environment = worker_environment()
+        with _local_processes_have(environment):
+            ray.init(
+                address="local",
+                num_cpus=max(local_cpus or 1, usable_cpus()),
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                _temp_dir=str(ray_folder()),
+                _system_config=SETTINGS,
+                **quiet,
+            )
         _tighten_token()
-        return _join_cluster(handler)
+        return _join_cluster(handler, environment)
     if target != "auto":
         require_token(target, option)
         probe_head(target, option)
@@ -184,13 +198,28 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     return _join_cluster(handler)
 
 
-def _join_cluster(handler: Any) -> Connection:
+@contextmanager
+def _local_processes_have(environment: Mapping[str, str]) -> Iterator[None]:
+    """Start a local cluster's processes with an environment of their own.
+
+    `ray.init` has no parameter for it, and this process's environment is not changed, since other threads read it.
+    """
+    parameters = ray._private.parameter.RayParams
+    paths = environment["PYTHONPATH"].replace("${PYTHONPATH}", os.environ.get("PYTHONPATH", "")).rstrip(os.pathsep)
+    ray._private.parameter.RayParams = partial(parameters, env_vars={**environment, "PYTHONPATH": paths})
+    try:
+        yield
+    finally:
+        ray._private.parameter.RayParams = parameters
+
+
+def _join_cluster(handler: Any, environment: Mapping[str, str] | None = None) -> Connection:
     """Connection after joining.  handler: earlier handler of SIGTERM; Ray's own ends a driver at once, with the signal's number as exit
     code."""
     if handler not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     watch = Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
-    return Connection(owned=True, watch=watch)
+    return Connection(owned=True, watch=watch, environment=environment or {})
 
 
 class ActorOutput:

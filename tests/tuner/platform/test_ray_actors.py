@@ -26,6 +26,7 @@ from tests.tuning import ROOT
 from tuner.platform import ray_actors
 from tuner.platform.actors import Actors, Announce, Built, Done, Lost, Raised, Worker
 from tuner.platform.ray_actors import RayActors
+from tuner.platform.ray_cluster import Connection
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(actors_contract)
@@ -48,9 +49,10 @@ class Environment:
         return pickle.dumps([*(os.environ.get(name) for name in pickle.loads(packed)), os.nice(0)])
 
 
-@pytest.mark.usefixtures("local_ray")
-def test_workers_run_in_their_environment() -> None:
-    with RayActors(Environment, 1) as actors:
+@pytest.mark.parametrize("guest", [True, False], ids=["in a cluster", "in its own Ray"])
+def test_workers_run_in_their_environment(local_ray: Connection, guest: bool) -> None:
+    """Which they have from the driver, or from processes that it started."""
+    with RayActors(Environment, 1, connection=None if guest else local_ray) as actors:
         bench = Bench(actors)
         actor = bench.built()
         bench.send(actor, 0, "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "PYTHONPATH")  # type: ignore[arg-type]
@@ -155,6 +157,7 @@ NODE = """
 import os, signal, sys
 from tests.tuner.platform.actors_contract import Bench, Steps
 from tuner.platform.ray_actors import RayActors
+from tuner.platform.ray_cluster import Connection
 with RayActors(Steps, 2, sys.argv[1]) as actors:
     bench = Bench(actors)
     bench.start(0), bench.start(1)
@@ -174,6 +177,7 @@ import sys
 from tests.tuner.platform.actors_contract import Bench, Steps, notes
 from tuner.platform.actors import Done, Draining, JobProgress
 from tuner.platform.ray_actors import RayActors
+from tuner.platform.ray_cluster import Connection
 import ray
 with RayActors(Steps, 1, sys.argv[1], say=print, max_count=2) as actors:
     bench = Bench(actors)

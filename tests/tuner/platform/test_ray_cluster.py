@@ -20,7 +20,7 @@ from tests.tuner.platform.actors_contract import Steps
 from tests.tuning import ROOT
 from tuner.platform import ray_cluster as cluster
 from tuner.platform.ray_actors import RayActors
-from tuner.platform.ray_cluster import OPEN_CLUSTER, ActorOutput, probe_head, require_token, worker_environment
+from tuner.platform.ray_cluster import OPEN_CLUSTER, ActorOutput, Connection, probe_head, require_token, worker_environment
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -81,6 +81,15 @@ def test_workers_share_modules_with_one_thread_and_heap(tmp_path: Any, monkeypat
     paths = worker_environment()["PYTHONPATH"].split(os.pathsep)
     assert str(tmp_path / "src" / "app") in paths
     assert str(tmp_path / "lib" / "python3") not in paths
+
+
+def test_only_processes_without_it_get_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = worker_environment()
+    started = Connection(owned=True, environment=environment)
+    assert started.runtime_environment() is None
+    assert Connection(owned=True).runtime_environment() == {"env_vars": environment}
+    monkeypatch.syspath_prepend(str(tmp_path))  # a plug-in's folder, after Ray has started
+    assert started.runtime_environment() == {"env_vars": worker_environment()} != {"env_vars": environment}
 
 
 def test_output_of_actors_is_said_once() -> None:
