@@ -1,5 +1,5 @@
-"""Shortcuts in numba's compiler: work that it repeats, or does for nobody.  Kernels compute the same without it, and compile in four
-fifths of the time (`scripts/bench_cold.py`).
+"""Shortcuts in numba's compiler: work that it repeats, or does for nobody.  Kernels compute the same without them, and take longer to
+compile (`scripts/bench_cold.py`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from typing import Any
 
 def take_shortcuts() -> None:
     """Have numba take all of them."""
-    from numba.core import codegen, postproc, targetconfig
+    from numba.core import base, codegen, compiler_lock, errors, inline_closurecall, lowering, postproc, targetconfig, typeinfer
     from numba.core.types import functions
 
     _remember_signatures(functions.BaseFunction)
+    _remember_sizes(base.BaseContext)
     _compare_options(targetconfig.TargetConfig)
     _find_lifetimes_late(postproc)
     _optimise_once(codegen.CPUCodeLibrary)
+    _lock_silently(type(compiler_lock.global_compiler_lock))
+    _look_for_closures(inline_closurecall.InlineClosureCallPass)
+    lowering.new_error_context = typeinfer.new_error_context = _error_context(errors)
 
 
 def _remember_signatures(functions: Any) -> None:
@@ -29,6 +33,54 @@ def _remember_signatures(functions: Any) -> None:
         return signature
 
     functions.get_call_type = resolve_once
+
+
+def _remember_sizes(context: Any) -> None:
+    """Find the size of an LLVM type once; numba has LLVM parse a module for it."""
+    size, sizes = context.get_abi_sizeof, dict[Any, int]()
+
+    def find_once(self: Any, kind: Any) -> int:
+        if (known_size := sizes.get(kind)) is None:
+            known_size = sizes[kind] = size(self, kind)
+        return known_size
+
+    context.get_abi_sizeof = find_once
+
+
+def _lock_silently(lock: Any) -> None:
+    """Take the compiler's lock without an event for listeners, of whom there are none; it is taken 70,000 times."""
+    lock.acquire, lock.release = (lambda self: self._lock.acquire()), (lambda self: self._lock.release())
+
+
+def _look_for_closures(inlining: Any) -> None:
+    """Inline closures and lists where there are any."""
+    run = inlining.run
+
+    def run_if_any(self: Any) -> None:
+        if any(expr.op in ("make_function", "build_list") for block in self.func_ir.blocks.values() for expr in block.find_exprs()):
+            run(self)
+
+    inlining.run = run_if_any
+
+
+def _error_context(errors: Any) -> Any:
+    """Context that explains an error in numba's compiler, as `new_error_context`; entered for every instruction, as a class, not as a
+    generator."""
+
+    class ErrorContext:
+        __slots__ = ("names", "text", "values")
+
+        def __init__(self, text: str, *values: Any, **names: Any) -> None:
+            self.text, self.values, self.names = text, values, names
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+            if isinstance(error, errors.NumbaError):
+                errors.loc_info.update(self.names)
+                error.add_context(errors._format_msg(self.text, self.values, self.names))
+
+    return ErrorContext
 
 
 def _compare_options(options: Any) -> None:
