@@ -33,14 +33,14 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # nobody compiles besid
 from simulator.kernel_compiling import listeners
 from simulator.kernel_list import describe_type
 
-kernels, emitters = [], ("conv_rows", "program_rows")  # of products and element-wise operators, which every network has
+kernels, emitters = [], ("conv_part", "conv_rows", "program_rows")  # of products and element-wise operators, which every network has
 
 
 def note(kernel):
     if kernel is None:
         return
     module, name = kernel.name.rsplit(".", 1)
-    if not name.endswith("_rows") or not module.endswith("_emitter") or name in emitters:
+    if not module.endswith("_emitter") or name in emitters:
         with suppress(ValueError):
             kernels.append((module, name, [describe_type(kind) for kind in kernel.arguments]))
 

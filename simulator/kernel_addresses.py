@@ -135,25 +135,15 @@ def record_type(fields: Any) -> types.Record:
     return kind
 
 
-def record_at(fields: Any) -> Any:
-    """A function for kernels: the record of `record_type` that begins with an element of an array."""
-    return _pointer_as(record_type(fields))
+@intrinsic
+def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
+    """Pointer to an element of an array: a record argument of a kernel that is called by address."""
 
+    def point(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(types.voidptr))
 
-def _pointer_as(kind: Any) -> Any:
-    @intrinsic
-    def view(typing_context: Any, array: Any, index: Any) -> Any:
-        def point(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = context.make_array(array)(context, builder, arguments[0]).data
-            return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(kind))
-
-        return kind(array, types.intp), point
-
-    return view
-
-
-pointer_to = _pointer_as(types.voidptr)
-"""Type of a record argument in kernels that are called by address."""
+    return types.voidptr(array, types.intp), point
 
 
 @intrinsic

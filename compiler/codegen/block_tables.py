@@ -12,6 +12,7 @@ from compiler.codegen.addresses import locate_tensor, resident_positions
 from compiler.instructions.addressing import Allocations
 from compiler.instructions.builders import Ints
 from compiler.instructions.node_context import BY_ITSELF, FED, MADE_BY_READER, OperatorJobs, Work
+from compiler.ops.conv_emitter import CONVOLUTION
 from compiler.schedule.sliding_window import load_readers
 from compiler.segment.blocks import Blocks
 from compiler.segment.operator_run import run_of
@@ -119,5 +120,6 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
         ddr_rows=blocks.ddr_rows,
         reach=run.reach,
         bounds=run.bounds,
+        convolution=CONVOLUTION,
     )
     return BlockTables(tuple([fixed.dtype for fixed in fixed_tables]), work)

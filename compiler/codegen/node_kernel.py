@@ -10,6 +10,8 @@ from numba import njit, typeof, types
 from compiler.instructions.addressing import place_of
 from compiler.instructions.builders import DDR, MTE2, MTE3, Ints, TilePlace, block_at, compile_once, copy, copy_rows, joined_rows
 from compiler.instructions.node_context import MADE_BY_READER, PARITIES, Node, Work
+from compiler.ops.conv_emitter import conv_rows, load_convolution
+from compiler.ops.pool_emitter import fed_rows
 from compiler.ops.registry import EMITTERS, JOBS
 from compiler.segment.dataflow import LOAD_PIECE_BLOCKS
 from simulator.kernel_addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_type
@@ -75,9 +77,12 @@ _ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of the emitters that this proc
 
 def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, constants_loaded: Any) -> int:
     """`emit_nodes` with only the emitters that these operators need, so that others are not compiled."""
+    node = Node(0, 0, 0, 0, False, 0)
     for number in set(work.jobs.kind[:, 0].tolist()):
         if not _ADDRESSES[number]:
-            arguments = types.int64, Reference(typeof(work)), typeof(Node(0, 0, 0, 0, False, 0)), record_type(JOBS[number])
+            if EMITTERS[number] in (conv_rows, fed_rows):
+                load_convolution(out, work, node, rows[0])
+            arguments = types.int64, Reference(typeof(work)), typeof(node), record_type(JOBS[number])
             _ADDRESSES[number] = kernel_address(EMITTERS[number], (typeof(out), *arguments, typeof(rows[0])))
     return int(emit_nodes(out, nodes, work, rows, constants_loaded, _ADDRESSES))
 

@@ -132,11 +132,13 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
 def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
     """Tile sizes along one axis, times `unit`: all small sizes, then those that cut `limit` into equal parts, rounded up."""
     sizes = np.empty(len(_SMALL) + _PARTS, np.int64)
-    for i, size in enumerate(_SMALL):
-        sizes[i] = min(size, limit)
-    for i in range(_PARTS):
-        sizes[len(_SMALL) + i] = (limit + i) // (i + 1)
-    sizes.sort()
+    for i in range(sizes.shape[0]):
+        size = min(_SMALL[i], limit) if i < len(_SMALL) else (limit + i - len(_SMALL)) // (i - len(_SMALL) + 1)
+        position = i
+        while position > 0 and sizes[position - 1] > size:
+            sizes[position] = sizes[position - 1]
+            position -= 1
+        sizes[position] = size
     count = 0
     for i in range(sizes.shape[0]):
         if 1 <= sizes[i] <= top and (count == 0 or sizes[i] > sizes[count - 1]):

@@ -46,7 +46,8 @@ def compile_once(kernel: Any) -> Any:
 inlined = njit(cache=True, forceinline=True)
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def _begun(
     out: Code, cursor: int, op: int, engine: int, dtype: int, tag: int, src: int, dst: int, target: int, s0: int, s1: int, s2: int
 ) -> NDArray[np.int32]:
@@ -66,7 +67,8 @@ def _begun(
     return row
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def copy(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, src: int, dst: int, source: int, target: int, length: int, count: int,
     sstride: int, dstride: int, count2: int, sstride2: int, dstride2: int,
@@ -194,7 +196,8 @@ def copy_rows(
     )  # fmt: skip
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def fractal(
     out: Code, cursor: int, dtype: int, tag: int, base: int, target: int, plane: int, pixels: int, k: int, n1: int, transpose: int
 ) -> int:
@@ -207,7 +210,8 @@ def fractal(
     return cursor + 1
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def mmad(
     out: Code, cursor: int, dtype: int, tag: int, l0a: int, l0b: int, l0c: int, mpad: int, k: int, n1: int, acc: int, right: int
 ) -> int:
@@ -220,7 +224,8 @@ def mmad(
     return cursor + 1
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def fixpipe(
     out: Code, cursor: int, dtype: int, tag: int, dst: int, source: int, target: int, bias: int, residual: int, m: int, mpad: int, n1: int,
     dplane: int, rplane: int, scale: int, epilogue: Any,
@@ -247,7 +252,8 @@ def fixpipe(
     return cursor + 1
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def im2col(
     out: Code, cursor: int, dtype: int, tag: int, base: int, target: int, height: int, width: int, pitch: int, plane: int, kh: int, kw: int,
     sh: int, sw: int, dh: int, dw: int, pt: int, pl: int, ow: int, moff: int, m: int, mpad: int, koff: int, k: int, lanes: int, ring: int,
@@ -278,7 +284,8 @@ def im2col(
     return cursor + 1
 
 
-@njit(cache=True, inline="always")
+@compile_once
+@inlined
 def vector(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, blocks: int, repeats: int, dbs: int,
     drs: int, s0bs: int, s0rs: int, s1bs: int, s1rs: int, s2bs: int, s2rs: int, imm: int,

@@ -51,6 +51,7 @@ class Work(NamedTuple):
     loads: int64 [loads, 8] of (storage, plane, allocation, first block of a row, blocks of a row, planes, tag, data type).
     readers: bool [loads, operators], whether an operator reads a load.  fresh: int64 [loads, blocks, 2], [first, stop) rows of a load.
     computed, ddr_rows: see `segment.blocks.Blocks`.  reach, bounds: see `segment.operator_run.OperatorRun`.
+    convolution: int64 [1], address of the kernel of convolutions (`ops.conv_emitter.CONVOLUTION`).
     """
 
     images: int
@@ -64,6 +65,7 @@ class Work(NamedTuple):
     ddr_rows: Ints
     reach: Ints
     bounds: Ints
+    convolution: Ints
 
 
 class Node(NamedTuple):

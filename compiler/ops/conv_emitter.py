@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, typeof, types
 
 from compiler.instructions.builders import (
     DDR,
@@ -57,6 +57,7 @@ from compiler.ops.tile_counts import tiles_stay
 from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all, load_overlaid
 from compiler.target.capabilities import MAX_SLOTS
 from compiler.target.zero_blocks import begins_sum, find_panel, mark_multiplied, pack_panels
+from simulator.kernel_addresses import Reference, call_kernel, kernel_address, record_type
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
@@ -680,14 +681,25 @@ def conv_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: 
     """A node's records.  Images share weights, so the node of the first image computes all images; right operands that are tensors
     differ per image, so every image has its own records."""
     start, stop = work.computed[node.k, node.t]
-    if job.operands.right != WEIGHTS or work.together == 1:
-        return conv_part(out, cursor, work, node, job, 1, start, stop, locate_result(work, node, start), parity)
-    if node.member > 0:
+    images = 1 if job.operands.right != WEIGHTS else work.together
+    if images > 1 and node.member > 0:
         return cursor
-    return conv_part(out, cursor, work, node, job, work.together, start, stop, locate_result(work, node, start), parity)
+    target = locate_result(work, node, start)
+    return call_kernel(work.convolution[0], (out, cursor, work, node, job, np.int64(images), start, stop, target, parity))
 
 
-@compile_once
+CONVOLUTION = np.zeros(1, np.int64)
+"""Address of `conv_part` in this process, which `conv_rows` and fed pools call; 0 before a segment has a convolution."""
+
+
+def load_convolution(out: Code, work: Work, node: Node, parity: Ints) -> None:
+    """Compile or load `conv_part`, for arguments of these types."""
+    if not CONVOLUTION[0]:
+        job, place = record_type(ConvJob), typeof(TilePlace(*[0] * len(TilePlace._fields)))
+        arguments = typeof(out), types.int64, Reference(typeof(work)), typeof(node), job, *[types.int64] * 3, place, typeof(parity)
+        CONVOLUTION[0] = kernel_address(conv_part, arguments)
+
+
 @njit(cache=True)
 def conv_part(
     out: Code, cursor: int, work: Work, node: Node, job: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints

@@ -17,8 +17,7 @@ from compiler.instructions.repeats import pools_pixelwise
 from compiler.instructions.tiles import count_tiles, load_box, store_tile
 from compiler.instructions.vector_grid import Axes, grid, max_instructions
 from compiler.ir.reach import demanded
-from compiler.ops.conv_emitter import ConvJob, conv_part
-from simulator.kernel_addresses import record_at
+from simulator.kernel_addresses import call_kernel, pointer_to
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.program import Code
 
@@ -26,7 +25,6 @@ _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCO
 _VMADD, _ONE = int(Op.VMADD), float_bits(1.0)
 
 ROWS, COLUMNS, BOTH = 1, 2, 3  # values of `PoolSpec.passes`
-_convolution = record_at(ConvJob)
 _ROOM = 16  # upper bound of the records that store a tile
 GRANULE = 8  # blocks of UB per unit of hazard detection (`schedule.segment_accesses`)
 
@@ -332,9 +330,9 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
             feeds = work.jobs.writes[producer, 0] == storage and plane <= work.jobs.writes[producer, 1] < plane + job.planes
             if y1 > first and feeds and work.jobs.pool_roles[producer] == MADE_BY_READER:
                 into = to + old + (work.jobs.writes[producer, 1] - plane) * in_plane
-                conv_job = _convolution(work.jobs.records, work.jobs.kind[producer, 1])
-                conv_node = Node(producer, node.t, node.image, node.iteration, False, node.member)
-                cursor = conv_part(out, cursor, work, conv_node, conv_job, 1, first, y1, dense(UB, into, in_plane), parity)
+                conv_job = pointer_to(work.jobs.records, work.jobs.kind[producer, 1])
+                conv_node, place = Node(producer, node.t, node.image, node.iteration, False, node.member), dense(UB, into, in_plane)
+                cursor = call_kernel(work.convolution[0], (out, cursor, work, conv_node, conv_job, np.int64(1), first, y1, place, parity))
                 if cursor < 0:
                     return -1
         if cursor + pooling + _ROOM >= out.shape[0]:

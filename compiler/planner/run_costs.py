@@ -239,7 +239,12 @@ def _guess(
                     weights[k] = sizes[i + k, _WEIGHTS]
                 room, moved = l1_blocks - peak - _CHUNK, 0.0
                 if repeats:
-                    order[:count] = np.argsort(weights[:count])
+                    for k in range(count):  # numba's sort would take as long to compile as the rest
+                        position = k
+                        while position > 0 and weights[order[position - 1]] > weights[k]:
+                            order[position] = order[position - 1]
+                            position -= 1
+                        order[position] = k
                     for k in order[:count]:
                         size, stored = weights[k], sizes[i + k, _STORED]
                         weights[k] = stored * (loads if size <= room or stored < size else iterations)

@@ -46,7 +46,12 @@ def empty_numbers() -> Ints:
 
 @njit(cache=True)
 def _same(table: Ints, cores: Ints, part: int, table_then: Ints, cores_then: Ints, part_then: int) -> bool:
-    return cores[part] == cores_then[part_then] and bool((table[part] == table_then[part_then]).all())
+    if cores[part] != cores_then[part_then]:
+        return False
+    for column in range(table.shape[1]):  # noqa: SIM110  numba has no generators
+        if table[part, column] != table_then[part_then, column]:
+            return False
+    return True
 
 
 @njit(cache=True)

@@ -69,7 +69,7 @@ def order_records(
     return order
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def _add(edge: Pointer, edge_count: int, first: Pointer, stamp: Pointer, before: int, record: int) -> int:
     """Add an edge from record `before` to record `record`, unless it exists; returns the number of edges."""
     if before == record or stamp[before] == record:
@@ -147,7 +147,7 @@ def _successors(edge: Ints32, first: Ints32, used: int, predecessors: Ints32) ->
     return begin, after
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def _push(heap: Ints, size: int, key: int) -> int:
     """Push a key on a heap of `size`, the least one first; returns its size."""
     index = size
@@ -158,7 +158,7 @@ def _push(heap: Ints, size: int, key: int) -> int:
     return size + 1
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def _pop(heap: Ints, size: int) -> int:
     """Pop the first key of a heap; returns its size."""
     size -= 1
@@ -189,7 +189,7 @@ def _ranks(successor_start: Ints32, successors: Ints32, cycles: Ints, late: Ints
         rank[i] = min((longest - rank[i]) >> _STEP_BITS, _MOST_STEPS) << _PLACE_BITS
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def _wake(
     open_heap: Ints, open_size: Ints, waiting_heap: Ints, waiting_size: Ints, free: Ints, engine: int, rank: Ints, queue: Ints32
 ) -> None:
@@ -200,7 +200,7 @@ def _wake(
         waiting_size[engine] = _pop(waiting_heap[engine], waiting_size[engine])
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def _next(open_size: Ints, waiting_heap: Ints, waiting_size: Ints, free: Ints, engine: int) -> int:
     """Cycle in which an engine's next record can begin."""
     if open_size[engine]:

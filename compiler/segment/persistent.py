@@ -100,21 +100,19 @@ def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int
 
 
 @njit(cache=True)
-def place_persistent(spans: Ints, persistent: NDArray[np.bool_], room: int, places: Ints, reserved: Ints) -> None:
+def place_persistent(spans: Ints, room: int, places: Ints, reserved: Ints) -> None:
     """Allocate persistent tensors from the top of L1 down, whether they fit or not.  room: blocks of L1.
 
-    spans: int64 [n, 3], (blocks, first segment, last segment) of candidates, in the order of allocation.
-    persistent: bool [n], whether a candidate is persistent.
-    places: int64 [n], filled with the first block of every persistent tensor.
+    spans: int64 [n, 3], (blocks, first segment, last segment), in the order of allocation.
+    places: int64 [n], filled with the first block of every tensor.
     reserved: int64 [segments], filled with the number of blocks from the lowest live tensor to the top of L1.
     """
     reserved[:] = 0
-    chosen = np.flatnonzero(persistent)
-    depths = np.empty(chosen.shape[0], np.int64)
-    first_fit(spans[chosen], np.zeros((0, 0), np.bool_), True, depths)
-    for i in range(chosen.shape[0]):
-        size, birth, death = spans[chosen[i]]
-        places[chosen[i]] = address = (room - depths[i] - size) // _ALIGN * _ALIGN
+    depths = np.empty(spans.shape[0], np.int64)
+    first_fit(spans, np.zeros((0, 0), np.bool_), True, depths)
+    for i in range(spans.shape[0]):
+        size, birth, death = spans[i]
+        places[i] = address = (room - depths[i] - size) // _ALIGN * _ALIGN
         for segment in range(birth, death + 1):
             reserved[segment] = max(reserved[segment], room - address)
 
@@ -154,7 +152,7 @@ def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPla
     for core, core_lives in by_core.items():
         storages, spans = lives_in_order(target_graph, core_lives)
         places, blocks = np.empty(len(storages), np.int64), np.empty(len(segments), np.int64)
-        place_persistent(spans, np.ones(len(storages), np.bool_), capacity, places, blocks)
+        place_persistent(spans, capacity, places, blocks)
         beside[core] = blocks.tolist()
         first |= zip(storages, places.tolist(), strict=True)
     layouts: list[PersistentLayout | None] = []

@@ -128,7 +128,7 @@ class HeldLayout:
         """Space of every segment if the `taken` tensors are persistent, whether they fit or not."""
         beside, blocks, some = np.zeros(self._segments, np.int64), np.empty(self._segments, np.int64), np.array(taken, np.bool_)
         for order, spans, on_core in self._cores:
-            place_persistent(spans, some[order], self._room, np.empty(len(order), np.int64), blocks)
+            place_persistent(spans[some[order]], self._room, np.empty(len(order), np.int64), blocks)
             np.maximum(beside, blocks, out=beside, where=on_core)
         storages = [0] * self._segments
         for bit, touching in compress(zip(self._bits, self._touching, strict=True), taken):

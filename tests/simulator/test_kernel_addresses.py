@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba import njit, typeof, types
 
-from simulator.kernel_addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_at, record_type
+from simulator.kernel_addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_type
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,13 +81,10 @@ def spread(out: Any, o: Any, job: Any, sign: int) -> int:
     return job.place.begin
 
 
-_job_at = record_at(Job)
-
-
 @njit
 def spread_by_address(address: int, out: Any, o: Any, jobs: Any, k: int) -> Any:
     end = call_kernel(address, (out, by_reference(o), pointer_to(jobs, 2 * k), -1))
-    return end, _job_at(jobs, 2 * k).place.begin
+    return end, jobs[2 * k]
 
 
 def test_kernels_by_address() -> None:
