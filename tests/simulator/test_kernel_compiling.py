@@ -10,6 +10,50 @@ from pathlib import Path
 import pytest
 from numba import __version__
 
+FUNCTIONS = """
+import simulator
+import numpy as np
+from numba import njit
+
+
+@njit
+def squares(count):
+    def square(number):
+        return number * number
+
+    return np.array([square(i) for i in range(count)]), np.array([1, 2, 3]), sum([i for i in (4, 5)])
+
+
+@njit
+def wrong(row):
+    return row.lenght
+
+
+@njit
+def calls_wrong(row):
+    return wrong(row)
+
+
+print(squares(4))
+try:
+    calls_wrong(np.zeros(3))
+except Exception as error:
+    lines = (line.partition(" at 0x")[0] for line in str(error).splitlines() if "lenght" in line or "During" in line)
+    print(type(error).__name__, *lines, sep="\\n")
+"""
+
+
+def test_closures_lists_and_messages_are_those_of_numba(tmp_path: Path) -> None:
+    outputs = []
+    for own in ("import simulator", "import sys"):
+        (tmp_path / "functions.py").write_text(FUNCTIONS.replace("import simulator", own))
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        words = [sys.executable, str(tmp_path / "functions.py")]
+        outputs.append(subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout)
+    assert outputs[0] == outputs[1]
+    assert "typing of get attribute" in outputs[0]
+
+
 KERNELS = """
 import numpy as np
 from numba import njit
