@@ -4,12 +4,13 @@ compile (`scripts/bench_cold.py`).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 
 def take_shortcuts() -> None:
     """Have numba take all of them."""
-    from numba.core import base, codegen, compiler_lock, errors, inline_closurecall, lowering, postproc, targetconfig, typeinfer
+    from numba.core import base, codegen, compiler_lock, errors, inline_closurecall, ir, lowering, postproc, targetconfig, typeinfer
     from numba.core.types import functions
 
     _remember_signatures(functions.BaseFunction)
@@ -19,6 +20,8 @@ def take_shortcuts() -> None:
     _optimise_once(codegen.CPUCodeLibrary)
     _lock_silently(type(compiler_lock.global_compiler_lock))
     _look_for_closures(inline_closurecall.InlineClosureCallPass)
+    _list_variables(ir)
+    base._has_loc = cache(base._has_loc)  # it reads a signature for every call of a built-in function
     lowering.new_error_context = typeinfer.new_error_context = _error_context(errors)
 
 
@@ -61,6 +64,17 @@ def _look_for_closures(inlining: Any) -> None:
             run(self)
 
     inlining.run = run_if_any
+
+
+def _list_variables(ir: Any) -> None:
+    """List variables of an instruction without a look at its numbers, texts and locations, of which it has most."""
+    list_members, leaves = ir.Inst._rec_list_vars, {str, int, bool, type(None), ir.Loc}
+
+    def list_some(self: Any, member: Any) -> list[Any]:
+        kind = type(member)
+        return [member] if kind is ir.Var else [] if kind in leaves else list_members(self, member)
+
+    ir.Inst._rec_list_vars = list_some
 
 
 def _error_context(errors: Any) -> Any:
