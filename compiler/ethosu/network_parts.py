@@ -13,7 +13,7 @@ from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
 from compiler.ethosu.store_places import ARENA, FAST
 from compiler.ethosu.stream import CommandStream, emit_stream
 from compiler.frontend.tflite.network import TfliteNetwork
-from simulator.ethosu.driver_regions import driver_region_sizes
+from simulator.ethosu.driver_rules import driver_region_sizes
 from simulator.npu.errors import UnsupportedError
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from compiler.ethosu.driver_file import write_raw, write_tflite
 from compiler.ethosu.graph_network import network_of_graph
+from compiler.ethosu.network_macs import stream_share
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
 from compiler.ethosu.plan_mapping import PlanNames, map_plan, names_of_nodes
 from compiler.frontend.lower import lower
@@ -15,7 +16,7 @@ from compiler.frontend.tflite.to_onnx import TFLITE
 from compiler.model import LoweredModel
 from compiler.package.stack_files import PackagedFiles
 from compiler.plan.plan import Plan
-from simulator.ethosu.driver_regions import SRAM_REGION, driver_region_sizes
+from simulator.ethosu.driver_rules import SRAM_REGION, driver_region_sizes
 from simulator.npu.errors import UnsupportedError
 
 
@@ -56,4 +57,7 @@ def _lines(compiled: CompiledNetwork) -> list[str]:
         counted = driver_region_sizes(stream.words).get(SRAM_REGION, 0)
         if counted > stream.fast:
             lines.append(f"the driver of Linux counts {counted:,} bytes of SRAM and refuses this stream where there are fewer")
+    inside, total = stream_share(compiled)
+    if total:
+        lines.append(f"{100 * inside / total:.1f}% of {total:,} multiply-accumulates in streams")
     return lines

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.ethosu.driver_file import RAW_MAGIC, RAW_VERSION, driver_payload, write_raw, write_tflite
+from compiler.ethosu.network_macs import stream_share
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
 from compiler.ethosu.segments import single_operators
 from compiler.frontend.tflite.file_schema import (
@@ -188,3 +189,17 @@ def test_vela_reads_the_file():
     known = {1: {entry.value for entry in registers.cmd0}, 2: {entry.value for entry in registers.cmd1}}
     for instruction in instructions(stream.words):
         assert instruction.command.opcode in known[instruction.command.words], instruction.command.name
+
+
+@pytest.mark.parametrize("name", ["keyword_spotting", "table_activations", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"])
+def test_streams_have_the_multiply_accumulates(name):
+    """As the executor counts them; a softmax has none."""
+    macs = 0
+    network = compiled(name)
+    for part in network.parts:
+        regions = {
+            0: Region(part.stream.constants, "dram", 1, False), 1: Region(np.zeros(network.arena, np.uint8), "dram", 1),
+            2: Region(np.zeros(part.stream.fast, np.uint8), "sram", 0),
+        }  # fmt: skip
+        macs += execute(part.stream.words, regions).macs
+    assert stream_share(network) == (macs, macs)

@@ -14,7 +14,7 @@ from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
 from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.tflite.network import TfliteNetwork
 from scripts.our_streams import OurStream
-from simulator.ethosu.driver_regions import driver_region_sizes
+from simulator.ethosu.driver_rules import DriverJob, check_alignment, check_job, driver_region_sizes
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
 from simulator.ethosu.stream_error import StreamError
@@ -28,11 +28,13 @@ def assert_right(builder: Builder, network: TfliteNetwork, plan: StreamPlan, sra
     """Every output of a network; bytes of DRAM are compared in `run`."""
     stream = OurStream(compile_network(network, plan, sram))
     for part in stream.compiled.parts:
+        check_alignment(part.stream.words)
         sizes = driver_region_sizes(part.stream.words)
-        assert sizes[ARENA] <= stream.compiled.arena
         upscaled = any(operator.kind == "RESIZE_NEAREST_NEIGHBOR" for operator in network.operators)
-        assert upscaled or sizes.get(FAST, 0) <= sram  # the driver takes such an input for four times as large
-        assert sizes.get(CONSTANTS, 0) <= len(part.stream.constants)
+        if not upscaled or sizes.get(FAST, 0) <= sram:  # the driver takes such an input for four times as large
+            objects = {CONSTANTS: len(part.stream.constants), ARENA: stream.compiled.arena}
+            used = {region: size for region, size in objects.items() if region in sizes}
+            check_job(part.stream.words, DriverJob(used, part.stream.fast, sram))
     outputs, _ = stream.run([builder.values[number][None] for number in network.inputs])
     for number, output in zip(network.outputs, outputs, strict=True):
         np.testing.assert_array_equal(output[0], builder.values[number])
