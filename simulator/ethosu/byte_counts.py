@@ -51,12 +51,12 @@ class ByteCounts:
         self._memory = memory
         self._sums = defaultdict[Channel, list[int]](lambda: [0, 0])
 
-    def add(self, region: int, channel: str, count: int, once: int) -> None:
+    def add(self, region: int, channel: str, count: ByteCount) -> None:
         """Count bytes of a region; those of the shared buffer are on chip, and are not counted."""
         if region != SHARED:
             place = self._memory.region(region)
             sums = self._sums[Channel(place.memory, place.port, channel)]
-            sums[0], sums[1] = sums[0] + count, sums[1] + once
+            sums[0], sums[1] = sums[0] + count.bytes, sums[1] + count.once
 
     @property
     def rows(self) -> Mapping[Channel, ByteCount]:
@@ -64,13 +64,17 @@ class ByteCounts:
         return {channel: ByteCount(*self._sums[channel]) for channel in sorted(self._sums)}
 
 
-def count_result(counts: ByteCounts, result: Result) -> None:
+def moved_once(count: int) -> ByteCount:
+    """Bytes that the rule and each operation count once: of copies and words."""
+    return ByteCount(count, count)
+
+
+def result_bytes(result: Result) -> ByteCount:
     """The bytes of a result."""
-    size = result.rows * result.columns * result.channels * result.map.dtype.itemsize
-    counts.add(result.map.region, RESULTS, size, size)
+    return moved_once(result.rows * result.columns * result.channels * result.map.dtype.itemsize)
 
 
-def count_input(counts: ByteCounts, operation: Operation, result: Result, kernel: Kernel, source: Source) -> None:
+def input_bytes(operation: Operation, result: Result, kernel: Kernel, source: Source) -> ByteCount:
     """The bytes of the input of a convolution or pooling."""
     rows = sum(
         _reached(block, kernel.stride_y, (kernel.rows - 1) * kernel.dilation_y + 1, kernel.pad_top, source.rows, kernel.upscale)
@@ -82,15 +86,10 @@ def count_input(counts: ByteCounts, operation: Operation, result: Result, kernel
     )
     passes = -(-result.channels // result.block_channels) if operation.name == "NPU_OP_CONV" else 1
     element = source.map.dtype.itemsize
-    counts.add(
-        source.map.region,
-        INPUTS,
-        rows * columns * source.channels * element * passes,
-        source.rows * source.columns * source.channels * element,
-    )
+    return ByteCount(rows * columns * source.channels * element * passes, source.rows * source.columns * source.channels * element)
 
 
-def count_operand(counts: ByteCounts, result: Result, source: Source) -> None:
+def operand_bytes(result: Result, source: Source) -> ByteCount:
     """The bytes of an operand of an elementwise operation."""
     count = source.map.dtype.itemsize
     for size, block, extent in (
@@ -98,14 +97,13 @@ def count_operand(counts: ByteCounts, result: Result, source: Source) -> None:
         (result.channels, result.block_channels, source.channels),
     ):  # fmt: skip
         count *= size if extent == size else -(-size // block)
-    counts.add(source.map.region, INPUTS, count, source.rows * source.columns * source.channels * source.map.dtype.itemsize)
+    return ByteCount(count, source.rows * source.columns * source.channels * source.map.dtype.itemsize)
 
 
-def count_constants(counts: ByteCounts, result: Result, channel: str, spans: tuple[Span, ...]) -> None:
+def constant_bytes(result: Result, span: Span) -> ByteCount:
     """The bytes of weights, or of biases and scales."""
     passes = -(-result.rows // result.block_rows) * -(-result.columns // result.block_columns)
-    for span in spans:
-        counts.add(span.region, channel, span.sizes[0] * passes, span.sizes[0])
+    return ByteCount(span.sizes[0] * passes, span.sizes[0])
 
 
 def multiply_accumulates(operation: Operation, result: Result, kernel: Kernel, source: Source) -> int:

@@ -14,17 +14,20 @@ from simulator.ethosu.byte_counts import (
     COMMANDS,
     COPIES_READ,
     COPIES_WRITTEN,
+    INPUTS,
+    RESULTS,
     SCALES,
     WEIGHTS,
     ByteCount,
     ByteCounts,
     Channel,
-    count_constants,
-    count_input,
-    count_operand,
-    count_result,
+    constant_bytes,
+    input_bytes,
+    moved_once,
     multiply_accumulates,
     name_of,
+    operand_bytes,
+    result_bytes,
 )
 from simulator.ethosu.command_words import WORD_BYTES, Operation, decode_operations, to_words
 from simulator.ethosu.convolution import convolve, scale_spans, weight_spans
@@ -55,7 +58,7 @@ def execute(stream: bytes | NDArray[Any] | Sequence[int], regions: Mapping[int, 
     words = to_words(stream)
     run = _Run(RegionMemory(regions))
     if commands is not None:
-        run.counts.add(commands, COMMANDS, WORD_BYTES * len(words), WORD_BYTES * len(words))
+        run.counts.add(commands, COMMANDS, moved_once(WORD_BYTES * len(words)))
     for operation in decode_operations(words):
         run.step(operation)
     return Execution(run.counts.rows, dict(sorted(run.operations.items())), run.macs)
@@ -105,8 +108,8 @@ class _Run:
         self.pending.start("copy", Accesses(operation.word, operation.name, (source,), (target,)))
         octets = np.dtype(np.uint8)
         self.memory.view(target, octets, writes=True)[...] = self.memory.view(source, octets)
-        self.counts.add(source.region, COPIES_READ, length, length)
-        self.counts.add(target.region, COPIES_WRITTEN, length, length)
+        self.counts.add(source.region, COPIES_READ, moved_once(length))
+        self.counts.add(target.region, COPIES_WRITTEN, moved_once(length))
 
     def _windows(self, operation: Operation) -> None:
         result, kernel = result_of(operation), kernel_of(operation)
@@ -121,11 +124,12 @@ class _Run:
         else:
             for channel, spans in ((WEIGHTS, weight_spans(operation)), (SCALES, scale_spans(operation))):
                 constants += spans
-                count_constants(self.counts, result, channel, spans)
+                for span in spans:
+                    self.counts.add(span.region, channel, constant_bytes(result, span))
             self._begin(operation, result, (source,), tuple(constants))
             values = convolve(operation, self.memory, result, kernel, source)
         self._end(operation, result, values)
-        count_input(self.counts, operation, result, kernel, source)
+        self.counts.add(source.map.region, INPUTS, input_bytes(operation, result, kernel, source))
         self.macs += multiply_accumulates(operation, result, kernel, source)
 
     def _elementwise(self, operation: Operation) -> None:
@@ -137,7 +141,7 @@ class _Run:
         self._begin(operation, result, sources, ())
         self._end(operation, result, combine(operation, self.memory, result, operands))
         for source in sources:
-            count_operand(self.counts, result, source)
+            self.counts.add(source.map.region, INPUTS, operand_bytes(result, source))
 
     def _begin(self, operation: Operation, result: Result, sources: tuple[Source, ...], constants: tuple[Span, ...]) -> None:
         reads = [span for source in sources for _, _, span in source.map.spans(source.rows, source.columns, source.channels)]
@@ -152,4 +156,4 @@ class _Run:
 
     def _end(self, operation: Operation, result: Result, values: NDArray[np.int64]) -> None:
         result.map.write(self.memory, finish(operation, result, self.memory, values))
-        count_result(self.counts, result)
+        self.counts.add(result.map.region, RESULTS, result_bytes(result))
