@@ -1,6 +1,7 @@
 """The block of a step: the size in which the part computes a result, such that blocks fit into the shared buffer.
 
-Of all that fit, the one whose operation moves the fewest bytes is taken, by the rule that a block reads all that it needs again.
+Of all that fit, the one whose operation takes the fewest cycles is taken, of its units or of its bytes, and of those the one that moves
+the fewest, by the rule that a block reads all that it needs again.
 Banks are divided as in `simulator.ethosu.shared_buffer`, in granules of 8 banks for inputs and 16 for accumulators, as Vela divides them.
 """
 
@@ -10,10 +11,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.ethosu.step import BlockStep
+from simulator.ethosu.block_cycles import UnitWork, block_shapes, elementwise_kind, result_eighths
 from simulator.npu.errors import UnsupportedError
 
 BANK_BYTES, RESULT_BANKS, TABLE_BANK = 1024, 2, 46
 _INPUT_GRANULE, _SUM_GRANULE, _SUM_BYTES = 8, 16, 4
+_SRAM_RATE, _SRAM_LATENCY = 16, 32
+"""Bytes of SRAM in a cycle, and the cycles to the first."""
 _PART, _DEEP, _SHALLOW = 8, 32, 16
 """Rows and columns of a part of a kernel; channels of an input block, of either order of weights."""
 _ROWS, _COLUMNS, _CHANNELS = (32, 16, 8, 4, 2), (64, 32, 16, 8, 4, 2), tuple(range(128, 0, -8))
@@ -46,6 +50,7 @@ class BlockNeeds(NamedTuple):
     scale: int
     part_first: bool
     weight_bytes: int
+    eighths: int
 
 
 def part_kernel_first(step: BlockStep) -> bool:
@@ -58,7 +63,7 @@ def choose_block(step: BlockStep, rows: int, channels: int, weight_bytes: int) -
     window, source = step.window, step.reads[0]
     needs = BlockNeeds(
         step.unit, len(step.reads) > 1, rows, step.result.columns, channels, source.channels, window.reach_rows, window.reach_columns,
-        window.stride_y, window.stride_x, 2 if window.upscale else 1, part_kernel_first(step), weight_bytes,
+        window.stride_y, window.stride_x, 2 if window.upscale else 1, part_kernel_first(step), weight_bytes, _eighths(step),
     )  # fmt: skip
     block = _best(needs)
     if block is None:
@@ -74,7 +79,9 @@ def _best(needs: BlockNeeds) -> Block | None:
             for channels in _sizes(_CHANNELS, needs.channels):
                 block = _divided(needs, rows, columns, channels)
                 if block:
-                    cost = (_moved(needs, rows, columns, channels), -rows * columns * channels, columns)
+                    moved = _moved(needs, rows, columns, channels)
+                    cycles = max(_cycles(needs, rows, columns, channels), moved // _SRAM_RATE)
+                    cost = (cycles, moved, -rows * columns * channels, columns)
                     if least is None or cost < least:
                         best, least = block, cost
     return best
@@ -112,6 +119,28 @@ def _moved(needs: BlockNeeds, rows: int, columns: int, channels: int) -> int:
     kernel = needs.kernel_rows * needs.kernel_columns * (needs.inputs if needs.unit == "CONV" else 1)
     weights = 0 if needs.unit == "POOL" else kernel * needs.channels * high * wide
     return inputs + needs.weight_bytes * weights
+
+
+def _cycles(needs: BlockNeeds, rows: int, columns: int, channels: int) -> int:
+    """Cycles of an operation in blocks of a size, whose input and result are in SRAM."""
+    flat = needs.unit in ("CONV", "DEPTHWISE") and needs.rows == 1 and needs.columns % 2 == 0 and needs.kernel_rows == 1
+    kind = "ELEMENTWISE" if needs.unit == "ELEMENTWISE" else needs.unit
+    work = UnitWork(
+        kind, needs.kernel_rows, needs.kernel_columns, needs.stride_y, needs.stride_x, needs.inputs, 1, needs.part_first, flat,
+        needs.eighths,
+    )  # fmt: skip
+    total = 0
+    for block in block_shapes((needs.rows, needs.columns, needs.channels), (rows, columns, channels)):
+        way = 2 * _SRAM_LATENCY + -(-work.input_bytes(*block[:3]) // _SRAM_RATE) + -(-block.elements // _SRAM_RATE)
+        sums, out = work.stages(*block[:3], way, 0 if needs.unit in ("POOL", "ELEMENTWISE") else _SRAM_LATENCY)
+        total += max(sums, out) * block.blocks
+    return total
+
+
+def _eighths(step: BlockStep) -> int:
+    """Eighths of a cycle for a result of a step."""
+    kind = elementwise_kind(step.mode) if step.unit == "ELEMENTWISE" else "greatest" if step.mode == "MAX" else "any"
+    return result_eighths(kind, step.table is not None, (step.low, step.high) != (-128, 127))
 
 
 def _granules(banks: int, granule: int) -> int:

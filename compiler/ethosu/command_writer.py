@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from simulator.ethosu.block_dependency import longest_overlap
 from simulator.ethosu.command_table import BY_NAME
-from simulator.ethosu.command_words import encode
+from simulator.ethosu.command_words import Operation, encode
 
 _UNDER_WAY = 2
-_LONGEST_OVERLAP = 3
 _WAITS = {"copy": "NPU_OP_DMA_WAIT", "operation": "NPU_OP_KERNEL_WAIT"}
 SHARED = -1
 """Number that stands for the shared buffer among regions."""
@@ -50,13 +50,15 @@ class CommandWriter:
         self.words = list[int]()
         self._registers = dict[str, tuple[int, ...]]()
         self._pending: dict[str, list[ByteAccesses]] = {"copy": [], "operation": []}
-        self._last: ByteAccesses | None = None
+        self._values = dict[str, dict[str, int]]()
+        self._last: Operation | None = None
 
     def set(self, register: str, value: int | None = None, **fields: int) -> None:
         """Set a register, where it has another value.  value: of a register of one field."""
         command = BY_NAME[f"NPU_SET_{register}"]
         values = fields if value is None else {"value": value, **fields}
-        words = encode(command, {field.name: values.get(field.name, 0) for field in command.fields})
+        self._values[register] = {field.name: values.get(field.name, 0) for field in command.fields}
+        words = encode(command, self._values[register])
         if self._registers.get(register) != words:
             self._registers[register] = words
             self.words += words
@@ -78,10 +80,11 @@ class CommandWriter:
     def operate(self, operation: str, accesses: ByteAccesses, mode: int | None = None) -> None:
         """An operation whose registers are set."""
         self._wait("operation", accesses)
-        dependent = self._last is not None and accesses.conflicts(self._last)
-        self.set("BLOCKDEP", 0 if dependent else _LONGEST_OVERLAP)
-        self._last = accesses
-        self._put(f"NPU_OP_{operation}", **({} if mode is None else {"mode": mode}))
+        values = {} if mode is None else {"mode": mode}
+        begun = Operation(len(self.words), f"NPU_OP_{operation}", values, dict(self._values))
+        self.set("BLOCKDEP", longest_overlap(self._last, begun))
+        self._last = begun
+        self._put(begun.name, **values)
 
     def stop(self) -> tuple[int, ...]:
         """The end, and all words."""

@@ -84,25 +84,84 @@ class BlockTimes(NamedTuple):
     drain: int
 
 
+class UnitWork(NamedTuple):
+    """Work of the part's units for blocks of a result.  kind: CONV, DEPTHWISE, POOL or REDUCE_SUM.  element: bytes of an input's element.
+
+    eighths: of a cycle, for each result.  flat: whether one even row is made by a kernel of one row.
+    """
+
+    kind: str
+    kernel_rows: int
+    kernel_columns: int
+    stride_y: int
+    stride_x: int
+    inputs: int
+    element: int
+    part_first: bool
+    flat: bool
+    eighths: int
+    cores: int = 1
+
+    @property
+    def input_depth(self) -> int:
+        """Channels of an input block."""
+        if self.element == 2:
+            return _ceil(min(self.inputs, 16), 4) * 4
+        limit = 16 if self.part_first and self.kind == "CONV" else 32
+        return _ceil(min(self.inputs, limit), UNIT_CHANNELS) * UNIT_CHANNELS
+
+    def input_bytes(self, rows: int, columns: int, channels: int) -> int:
+        """Bytes of an input block."""
+        high = (rows - 1) * self.stride_y + min(self.kernel_rows, _PART)
+        wide = (columns - 1) * self.stride_x + min(self.kernel_columns, _PART)
+        return high * wide * (self.input_depth if self.kind == "CONV" else min(channels, self.inputs)) * self.element
+
+    def stages(self, rows: int, columns: int, channels: int, way: int, record_latency: int) -> tuple[int, int]:
+        """Cycles of the sums and of the results of a block.  way: of its input and its result between memory and units."""
+        sums = _ceil(self._sums(rows, columns, channels), self.cores)
+        out = _ceil(self.eighths * rows * columns * channels, _EIGHTHS)
+        out = max(out, _ceil(_RECORD_BYTES * channels * record_latency, _RECORD_BURST))
+        least = _ceil(way + sums + out, _UNITS)
+        return max(sums, least), max(out, least)
+
+    def _sums(self, rows: int, columns: int, channels: int) -> int:
+        unit_rows, unit_columns = (1, _FLAT_COLUMNS) if self.flat else (UNIT_ROWS, UNIT_COLUMNS)
+        high, wide, deep = _ceil(rows, unit_rows), _ceil(columns, unit_columns), _ceil(channels, UNIT_CHANNELS)
+        total, depth, halves = 0, self.input_depth, 2 if self.element == 2 else 1
+        for taps in _kernel_parts(self.kernel_rows, self.kernel_columns):
+            steps, repeats, cycles = taps, 1, max(_LEAST_STEPS, _STEP * high * wide) * taps * deep
+            if self.kind == "POOL":
+                steps, cycles = 1, max(_STEP, taps) * high * wide * deep * halves
+            elif self.kind == "DEPTHWISE":
+                steps = _ceil(taps, 4)
+                cycles = max(_LEAST_STEPS, _STEP * high * wide * halves) * steps * deep
+            elif self.part_first and self.kind == "CONV":
+                steps, repeats = _ceil(taps, 4 // halves), _ceil(depth, UNIT_CHANNELS)
+                cycles = max(_LEAST_STEPS, _STEP * high * wide) * steps * repeats * deep
+            delay = 0
+            if high == wide == 1:
+                delay = _DELAY * steps if deep == 1 else _DELAY * (steps - 1) * deep
+            total += cycles + delay * repeats
+        return total * _ceil(self.inputs, depth) if self.kind in ("CONV", "REDUCE_SUM") else total
+
+
 def window_times(operation: Operation, result: Result, kernel: Kernel, source: Source, memories: Memories) -> BlockTimes:
     """A convolution or pooling.  memories: by region."""
-    per_result = _result_eighths(operation, result, source, None)
-    latency = 0 if operation.name == "NPU_OP_POOL" else memories[operation.field("SCALE_REGION")].read_latency
-    cores = 1 + operation.registers.get("PARALLEL_MODE", {"value": 0})["value"]  # which share the channels of a block
+    kind = operation.name.removeprefix("NPU_OP_")
+    if kind == "POOL" and mode_of(operation) == "REDUCE_SUM":
+        kind = "REDUCE_SUM"
+    work = UnitWork(
+        kind, kernel.rows, kernel.columns, kernel.stride_y, kernel.stride_x, source.channels, source.map.dtype.itemsize, kernel.part_first,
+        kind in ("CONV", "DEPTHWISE") and result.rows == 1 and result.columns % 2 == 0 and kernel.rows == 1,
+        _result_eighths(operation, result, source, None),
+        1 + operation.registers.get("PARALLEL_MODE", {"value": 0})["value"],  # which share the channels of a block
+    )  # fmt: skip
+    latency = memories[operation.field("SCALE_REGION")].read_latency if kind in ("CONV", "DEPTHWISE") else 0
     times = []
     for block in _blocks(result):
-        sums = _ceil(_sum_cycles(operation, result, kernel, source, block), cores)
-        out = _ceil(per_result * block.elements, _EIGHTHS)
-        out = max(out, _ceil(_RECORD_BYTES * block.channels * latency, _RECORD_BURST))
-        rows, columns = (
-            (extent - 1) * stride + min(taps, _PART)
-            for extent, stride, taps in ((block.rows, kernel.stride_y, kernel.rows), (block.columns, kernel.stride_x, kernel.columns))
-        )
-        depth = _input_depth(operation, kernel, source) if operation.name == "NPU_OP_CONV" else min(block.channels, source.channels)
-        loaded = min(rows, source.rows) * min(columns, source.columns) * depth * source.map.dtype.itemsize
+        loaded = min(work.input_bytes(*block[:3]), source.rows * source.columns * source.channels * source.map.dtype.itemsize)
         way = _way(result, block, source.map, loaded, memories)
-        least = _ceil(way + sums + out, _UNITS)
-        times.append((max(sums, least), max(out, least), block.blocks))
+        times.append((*work.stages(*block[:3], way, latency), block.blocks))
     return _joined(times)
 
 
@@ -146,9 +205,12 @@ def largest_block(result: Result) -> BlockShape:
 
 
 def _blocks(result: Result) -> Iterator[BlockShape]:
-    """Blocks by their sizes, the whole ones first."""
-    extents = ((result.rows, result.block_rows), (result.columns, result.block_columns), (result.channels, result.block_channels))
-    axes = [_sizes(extent, block) for extent, block in extents]
+    return block_shapes((result.rows, result.columns, result.channels), (result.block_rows, result.block_columns, result.block_channels))
+
+
+def block_shapes(extents: tuple[int, int, int], block: tuple[int, int, int]) -> Iterator[BlockShape]:
+    """Blocks of a result by their sizes, the whole ones first; rows, columns and channels of both."""
+    axes = [_sizes(extent, size) for extent, size in zip(extents, block, strict=True)]
     for rows, high in axes[0]:
         for columns, wide in axes[1]:
             for channels, deep in axes[2]:
@@ -167,70 +229,39 @@ def _joined(times: list[tuple[int, int, int]]) -> BlockTimes:
     return BlockTimes(total, min(times[-1][:2]))
 
 
-def _sum_cycles(operation: Operation, result: Result, kernel: Kernel, source: Source, block: BlockShape) -> int:
-    """Cycles of a block's sums."""
-    flat = operation.name != "NPU_OP_POOL" and result.rows == 1 and result.columns % 2 == 0 and kernel.rows == 1
-    rows, columns = (1, _FLAT_COLUMNS) if flat else (UNIT_ROWS, UNIT_COLUMNS)
-    high, wide, deep = _ceil(block.rows, rows), _ceil(block.columns, columns), _ceil(block.channels, UNIT_CHANNELS)
-    bits16 = source.map.dtype.itemsize == 2
-    depth = _input_depth(operation, kernel, source)
-    total = 0
-    for taps in _kernel_parts(kernel):
-        if operation.name == "NPU_OP_POOL" and mode_of(operation) != "REDUCE_SUM":
-            steps, cycles, repeats = 1, max(_STEP, taps) * high * wide * deep * (2 if bits16 else 1), 1
-        elif operation.name == "NPU_OP_DEPTHWISE":
-            steps, repeats = _ceil(taps, 4), 1
-            cycles = max(_LEAST_STEPS, _STEP * high * wide * (2 if bits16 else 1)) * steps * deep
-        elif kernel.part_first and operation.name == "NPU_OP_CONV":
-            steps, repeats = _ceil(taps, 2 if bits16 else 4), _ceil(depth, UNIT_CHANNELS)
-            cycles = max(_LEAST_STEPS, _STEP * high * wide) * steps * repeats * deep
-        else:
-            steps, cycles, repeats = taps, max(_LEAST_STEPS, _STEP * high * wide) * taps * deep, 1
-        delay = 0
-        if high == wide == 1:
-            delay = _DELAY * steps if deep == 1 else _DELAY * (steps - 1) * deep
-        total += cycles + delay * repeats
-    sums_channels = operation.name == "NPU_OP_CONV" or (operation.name == "NPU_OP_POOL" and mode_of(operation) == "REDUCE_SUM")
-    return total * _ceil(source.channels, depth) if sums_channels else total
-
-
-def _kernel_parts(kernel: Kernel) -> Iterator[int]:
+def _kernel_parts(rows: int, columns: int) -> Iterator[int]:
     """Taps of each part of a kernel."""
-    for row in range(0, kernel.rows, _PART):
-        for column in range(0, kernel.columns, _PART):
-            yield min(_PART, kernel.rows - row) * min(_PART, kernel.columns - column)
-
-
-def _input_depth(operation: Operation, kernel: Kernel, source: Source) -> int:
-    """Channels of an input block."""
-    if source.map.dtype.itemsize == 2:
-        return _ceil(min(source.channels, 16), 4) * 4
-    limit = 16 if kernel.part_first and operation.name == "NPU_OP_CONV" else 32
-    return _ceil(min(source.channels, limit), UNIT_CHANNELS) * UNIT_CHANNELS
+    for row in range(0, rows, _PART):
+        for column in range(0, columns, _PART):
+            yield min(_PART, rows - row) * min(_PART, columns - column)
 
 
 def _result_eighths(operation: Operation, result: Result, source: Source, second: Source | None) -> int:
     """Eighths of a cycle for a result."""
     mode = "" if operation.name in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE") else mode_of(operation)
-    if operation.name == "NPU_OP_ELEMENTWISE":
-        if source.map.dtype.itemsize == 4:
-            kind = "one of 32 bits" if second is None else "two of 32 bits"
-        elif mode == "MUL":
-            kind = "product of 32 bits" if result.map.dtype.itemsize == 4 else "product"
-        else:
-            kind = "sum" if mode in ("ADD", "SUB") else "any"
+    if operation.name == "NPU_OP_ELEMENTWISE" and source.map.dtype.itemsize == 4:
+        kind = "one of 32 bits" if second is None else "two of 32 bits"
+    elif operation.name == "NPU_OP_ELEMENTWISE" and mode == "MUL" and result.map.dtype.itemsize == 4:
+        kind = "product of 32 bits"
+    elif operation.name == "NPU_OP_ELEMENTWISE":
+        kind = elementwise_kind(mode)
     elif operation.field("ACC_FORMAT") == _ACC_40:
         kind = "sums of 40 bits"
     else:
         kind = "greatest" if mode == "MAX" else "any"
-    return max(_RESULT_EIGHTHS[kind], _activation_eighths(operation))
-
-
-def _activation_eighths(operation: Operation) -> int:
-    if operation.field("ACTIVATION", "function"):
-        return _TABLE_EIGHTHS
     bounds = operation.field("ACTIVATION_MIN"), operation.field("ACTIVATION_MAX")
-    return 0 if bounds in ((-128, 127), (0, 255), (-32768, 32767)) else _BOUNDED_EIGHTHS
+    bounded = bounds not in ((-128, 127), (0, 255), (-32768, 32767))
+    return result_eighths(kind, bool(operation.field("ACTIVATION", "function")), bounded)
+
+
+def elementwise_kind(mode: str) -> str:
+    """The kind of results of an elementwise operation on 8 or 16 bits."""
+    return {"MUL": "product", "ADD": "sum", "SUB": "sum"}.get(mode, "any")
+
+
+def result_eighths(kind: str, table: bool, bounded: bool) -> int:
+    """Eighths of a cycle for a result, with a table or bounds behind it."""
+    return max(_RESULT_EIGHTHS[kind], _TABLE_EIGHTHS if table else _BOUNDED_EIGHTHS if bounded else 0)
 
 
 def _way(result: Result, block: BlockShape, source: FeatureMap, loaded: int, memories: Memories) -> int:
