@@ -7,7 +7,6 @@ Sources: the public driver of the part (`ethosu_driver.c`) and the kernel `ethos
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from compiler.frontend.tflite.file_schema import (
 from compiler.frontend.tflite.flatbuffer import Fields, Scalar, write_root
 from compiler.frontend.tflite.network import TfliteOperator, TfliteTensor
 from simulator.ethosu.driver_payload import MAGIC, PRODUCT_U65
+from simulator.ethosu.raw_streams import RawPort, RawStream, write_raw_streams
 from simulator.npu.errors import UnsupportedError
 
 MACS_LOG2, SHARED_KIB = 8, 48
@@ -42,7 +42,6 @@ _FORMAT, _ARCHITECTURE = 1 << 4, 0x1006_0000
 _CUSTOM_OPTIONS = bytes((1, 4, 1))
 """The number 1 as a flexbuffer."""
 _NO_OFFSET = -1
-RAW_MAGIC, RAW_VERSION = b"U65S", 1
 
 
 def driver_payload(words: tuple[int, ...]) -> bytes:
@@ -168,17 +167,13 @@ class _FileWriter:
 
 
 def write_raw(compiled: CompiledNetwork) -> bytes:
-    """All streams in order, behind magic, version and their number.  Each is a header of words, then words, then constants.
-
-    The header has the bytes of words, constants, arena and SRAM, the numbers of inputs and outputs, and of each of them its offset in the
-    arena and its bytes.  Words and constants begin at multiples of 16 bytes.
-    """
-    out = bytearray(RAW_MAGIC + struct.pack("<2I", RAW_VERSION, len(compiled.parts)))
+    """Raw words of all streams in order."""
+    streams = []
     for part in compiled.parts:
         stream = part.stream
-        places = [(place.offset, part.network.tensors[place.tensor].nbytes) for place in (*stream.inputs, *stream.outputs)]
-        head = [4 * len(stream.words), len(stream.constants), compiled.arena, stream.fast, len(stream.inputs), len(stream.outputs)]
-        head += [value for place in places for value in place]
-        for section in (struct.pack(f"<{len(head)}I", *head), np.array(stream.words, "<u4").tobytes(), stream.constants.tobytes()):
-            out += section + bytes(-(len(out) + len(section)) % 16)
-    return bytes(out)
+        ends = (
+            tuple(RawPort(place.offset, part.network.tensors[place.tensor].nbytes) for place in places)
+            for places in (stream.inputs, stream.outputs)
+        )
+        streams.append(RawStream(stream.words, stream.constants, compiled.arena, stream.fast, *ends))
+    return write_raw_streams(streams)

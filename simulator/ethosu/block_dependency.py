@@ -20,7 +20,7 @@ from simulator.ethosu.feature_map import BRICK, FeatureMap
 from simulator.ethosu.operand_values import operands_of
 
 LONGEST = 3
-_SLICE_BYTES = 32
+_SLICE_BYTES, _FAR = 32, 1 << 20
 
 
 class _Area(NamedTuple):
@@ -38,7 +38,7 @@ def longest_overlap(previous: Operation | None, operation: Operation) -> int:
     before, result = result_of(previous), result_of(operation)
     kernel, sources = _inputs(operation, result)
     everything = _Area((0, before.rows), (0, before.columns), (0, before.channels))
-    reading = [source for source in sources if _overlap(source.map, _whole(source), before.map, everything)]
+    reading = [source for source in sources if _overlap(source.map, _all_of(source), before.map, everything)]
     if not reading:
         return LONGEST
     if len(reading) > 1 or (len(sources) > 1 and reading[0] is sources[1] and _size(sources[1]) < _size(sources[0])):
@@ -50,7 +50,7 @@ def longest_overlap(previous: Operation | None, operation: Operation) -> int:
         if area is None:
             break
         free = 0
-        for block in list(_last_blocks(before)):
+        for block in _last_blocks(before):
             if _overlap(source.map, area, before.map, block):
                 break
             free += 1
@@ -66,7 +66,7 @@ def _inputs(operation: Operation, result: Result) -> tuple[Kernel | None, list[S
     return kernel, [source_of(operation, result, kernel)]
 
 
-def _whole(source: Source) -> _Area:
+def _all_of(source: Source) -> _Area:
     return _Area((0, source.rows), (0, source.columns), (0, source.channels))
 
 
@@ -74,12 +74,16 @@ def _size(source: Source) -> int:
     return source.rows * source.columns * source.channels
 
 
+def _counts(result: Result) -> tuple[int, int, int]:
+    """Blocks on each axis."""
+    extents = ((result.rows, result.block_rows), (result.columns, result.block_columns), (result.channels, result.block_channels))
+    high, wide, deep = (-(-extent // size) for extent, size in extents)
+    return high, wide, deep
+
+
 def _block(result: Result, index: int) -> _Area | None:
     """A block by its number; None behind the last."""
-    high, wide, deep = (
-        -(-extent // size)
-        for extent, size in ((result.rows, result.block_rows), (result.columns, result.block_columns), (result.channels, result.block_channels))
-    )
+    high, wide, deep = _counts(result)
     if not 0 <= index < high * wide * deep:
         return None
     first = (index // (deep * wide) * result.block_rows, index // deep % wide * result.block_columns, index % deep * result.block_channels)
@@ -91,9 +95,8 @@ def _block(result: Result, index: int) -> _Area | None:
 
 def _last_blocks(result: Result) -> Iterator[_Area]:
     """The last blocks, backwards."""
-    count = 1
-    for extent, size in ((result.rows, result.block_rows), (result.columns, result.block_columns), (result.channels, result.block_channels)):
-        count *= -(-extent // size)
+    high, wide, deep = _counts(result)
+    count = high * wide * deep
     for index in range(count - 1, max(-1, count - 1 - LONGEST), -1):
         block = _block(result, index)
         assert block is not None
@@ -112,7 +115,8 @@ def _input_area(operation: Operation, result: Result, kernel: Kernel | None, sou
     if operation.name == "NPU_OP_DEPTHWISE" or (kernel is None and source.channels > 1) or _pools(operation):
         channels = block.channels
     if kernel is None:
-        rows, columns = (block[axis] if source[1 + axis] > 1 else (0, 1) for axis in (0, 1))
+        extents = (source.rows, source.columns)
+        rows, columns = (block[axis] if extents[axis] > 1 else (0, 1) for axis in (0, 1))
         return _Area(rows, columns, channels)
     reach_rows, reach_columns = (kernel.rows - 1) * kernel.dilation_y + 1, (kernel.columns - 1) * kernel.dilation_x + 1
     return _Area(
@@ -136,15 +140,15 @@ def _overlap(one: FeatureMap, area: _Area, other: FeatureMap, block: _Area) -> b
     if one.region != other.region:
         return False
     if one._replace(zero_point=0, dtype=other.dtype) == other._replace(zero_point=0) and one.dtype.itemsize == other.dtype.itemsize:
-        return all(max(ours[0], theirs[0]) < min(ours[1], theirs[1]) for ours, theirs in zip(area, block, strict=True))
-    mine, others = _runs(one, area), _runs(other, block)
-    if not mine or not others or mine[0][0] >= max(end for _, end in others) or others[0][0] >= max(end for _, end in mine):
+        return all(max(side[0], opposite[0]) < min(side[1], opposite[1]) for side, opposite in zip(area, block, strict=True))
+    read, written = _runs(one, area), _runs(other, block)
+    if not read or not written or read[0][0] >= max(end for _, end in written) or written[0][0] >= max(end for _, end in read):
         return False
     place = 0
-    for first, last in mine:  # both in order of their beginning
-        while place < len(others) and others[place][1] <= first:
+    for first, last in read:  # both in order of their beginning
+        while place < len(written) and written[place][1] <= first:
             place += 1
-        if any(begin < last and first < end for begin, end in others[place:]):
+        if any(begin < last and first < end for begin, end in written[place:]):
             return True
     return False
 
@@ -167,9 +171,10 @@ def _runs(feature_map: FeatureMap, area: _Area) -> list[tuple[int, int]]:
 
 def _tiles(feature_map: FeatureMap, area: _Area) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
     """Rows and columns of an area in each tile, counted from the tile's own."""
-    for side, (low, high, upper) in enumerate(((0, feature_map.columns0, feature_map.rows0), (feature_map.columns0, 1 << 20, feature_map.rows1))):
+    sides = ((0, feature_map.columns0, feature_map.rows0), (feature_map.columns0, _FAR, feature_map.rows1))
+    for side, (low, high, upper) in enumerate(sides):
         columns = max(low, area.columns[0]) - low, min(high, area.columns[1]) - low
-        for below, (top, bottom) in enumerate(((0, upper), (upper, 1 << 20))):
+        for below, (top, bottom) in enumerate(((0, upper), (upper, _FAR))):
             rows = max(top, area.rows[0]) - top, min(bottom, area.rows[1]) - top
             if rows[0] < rows[1] and columns[0] < columns[1]:
                 yield rows, columns, side + 2 * below

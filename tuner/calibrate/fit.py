@@ -90,8 +90,12 @@ class Problem:
         """Predicted times, float64 [probes]."""
         if values not in self._predictions:
             machine = with_values(self.machine, {key.path: value for key, value in zip(self.keys, values, strict=True)})
-            self._predictions[values] = np.array([probe.body_value(predict_cycles(probe, machine)) for probe in self.probes])
+            self._predictions[values] = self.predict(machine)
         return self._predictions[values]
+
+    def predict(self, machine: Machine) -> NDArray[np.float64]:
+        """Times by a machine, float64 [probes]."""
+        return np.array([probe.body_value(predict_cycles(probe, machine)) for probe in self.probes])
 
     def deviations(self, values: Values) -> NDArray[np.float64]:
         """Deviations, float64 [probes]: observed less predicted, in standard errors."""

@@ -109,7 +109,7 @@ def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration
     for state in rows:
         machine, findings = _settle_class(board, start, machine, state)
         class_findings.append(findings)
-    queue = (_finding_without_probe(QUEUE, start) if depth is None else _finding(depth, start, 0),)
+    queue = (_finding_without_probe(QUEUE, start) if depth is None else finding_of(depth, start, 0),)
     return Calibration(
         start,
         machine,
@@ -165,7 +165,7 @@ def _settle_class(board: ProbedBoard, start: Machine, machine: Machine, state: _
     _observe(board, problem)
     values = solve(problem, problem.start_values())
     estimates = estimate_accuracy(problem, values)[: len(state.row.keys)]
-    findings = tuple(_finding(estimate, start, state.count) for estimate in estimates)
+    findings = tuple(finding_of(estimate, start, state.count) for estimate in estimates)
     value_tuple = tuple(finding.value for finding in findings)
     deviation = problem.residuals((*value_tuple, *values[len(value_tuple) :]))[: len(state.probes)]
     worst_index = int(np.argmax(np.abs(deviation)))
@@ -191,7 +191,8 @@ def _nearest_to_given(estimate: FittedValue, start: Number) -> Number:
     return min(max(start, estimate.low), estimate.high) if estimate.hidden else estimate.value
 
 
-def _finding(fit: FittedValue, start: Machine, readings: int) -> ValueFinding:
+def finding_of(fit: FittedValue, start: Machine, readings: int) -> ValueFinding:
+    """Finding for a fitted value, of so many readings."""
     key, old = fit.key, read_value(start, fit.key.path)
     if fit.hidden:
         if fit.high >= key.greatest:

@@ -25,10 +25,14 @@ app = new_app()
 
 @app.command()
 def calibrate(
-    runner: options.RunnerName,
     machine: options.MachineName,
     out: Annotated[Path, FILE, typer.Option(metavar="FILE.yaml", help="Where to write the machine file.")],
     *,
+    runner: options.RunnerName = "",
+    log: Annotated[
+        Path | None, READ, typer.Option(metavar="FILE.csv", help="Log of a board that ran --streams, in place of a runner.")
+    ] = None,
+    streams: Annotated[Path | None, READ, typer.Option(metavar="FILE.u65", help="Raw words that the board ran.")] = None,
     readings: Annotated[int, typer.Option(metavar="N", min=8, help="Of each micro-program, at most; fewer where all is known.")] = 256,
     tries: Annotated[int, typer.Option(metavar="N", min=1, help="Of a reading that fails.")] = 3,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", min=0.001, help="Of a command, for one reading.")] = 10.0,
@@ -42,8 +46,8 @@ def calibrate(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    from simulator.npu.files import atomic_write
     from simulator.npu.machine_file import load_machine, machine_file
+    from tuner.calibrate.board_log import calibrate_log, open_clock
     from tuner.calibrate.identify import calibrate_board as fit
     from tuner.calibrate.prediction_check import NETWORKS
     from tuner.calibrate.prediction_check import check as predict
@@ -55,14 +59,28 @@ def calibrate(
 
     if networks is not None and check is None:
         raise BadInputError("--networks goes with --check")
+    if (log is None) == (not runner) or (log is None) != (streams is None):
+        raise BadInputError("calibrate: expected --runner, or --log with --streams")
+    if log is not None and check is not None:
+        raise BadInputError("--check goes with --runner")
     given = load_machine(machine)
+    source = machine_file(machine).read_text(encoding="utf-8")
+    if log is not None and streams is not None:
+        calibration = calibrate_log(given, open_clock(given, streams), log)
+        words = ["tilefarm", "calibrate", "--log", log.name, "--streams", streams.name, "--machine", machine]
+        _write(out, machine_text(source, name_calibrated(calibration.machine), calibration, shlex.join(words)))
+        if as_json:
+            print_json(_as_json(calibration, None, out))
+            return
+        _show(calibration)
+        print_line(f"{out}: {name_calibrated(calibration.machine).name}; {calibration.readings:,} readings")
+        return
     bench = Bench(find_runner(runner, timeout_s) or measure, 1, tries)
     board = ProbedBoard(runner, bench, given, (lambda line: None) if quiet else say)
     calibration = fit(board, readings)
     fitted = name_calibrated(calibration.machine)
     command = shlex.join(["tilefarm", "calibrate", "--runner", runner, "--machine", machine])
-    source = machine_file(machine).read_text(encoding="utf-8")
-    atomic_write(out, [machine_text(source, fitted, calibration, command).encode()])
+    _write(out, machine_text(source, fitted, calibration, command))
     # prediction of segments that the fit has not measured
     held_out = None if check is None else predict(board, fitted, check, seed, tuple(networks.split(",")) if networks else NETWORKS)
     if as_json:
@@ -73,6 +91,12 @@ def calibrate(
         _show_held_out(held_out)
     print_line(f"{out}: {fitted.name}, digest {fitted.digest}; {board.readings:,} readings, which scatter by {calibration.spread:.1%}")
     print_next(("tune", "MODEL.onnx", "--machine", out, "--runner", runner, "--out", "RUN"))
+
+
+def _write(out: Path, text: str) -> None:
+    from simulator.npu.files import atomic_write
+
+    atomic_write(out, [text.encode()])
 
 
 def _show(calibration: Calibration) -> None:

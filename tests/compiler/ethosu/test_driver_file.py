@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 
-from compiler.ethosu.driver_file import RAW_MAGIC, RAW_VERSION, driver_payload, write_raw, write_tflite
+from compiler.ethosu.driver_file import driver_payload, write_raw, write_tflite
 from compiler.ethosu.network_macs import stream_share
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
 from compiler.ethosu.segments import single_operators
@@ -29,6 +27,8 @@ from simulator.ethosu.command_words import instructions
 from simulator.ethosu.driver_payload import read_payload
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
+from simulator.ethosu.raw_streams import RawStream, read_raw_streams, write_raw_streams
+from simulator.ethosu.stream_error import StreamError
 from simulator.npu.errors import UnsupportedError
 from tests.compiler.ethosu.models import Model, model
 
@@ -113,35 +113,47 @@ def test_a_payload_has_its_stream_at_16_bytes():
     assert (len(payload) - 4 * len(words)) % 16 == 0
 
 
-def raw_ports(raw: bytes) -> tuple[list[int], list[list[int]]]:
-    """The header of the one stream of a file of raw words, and offset and bytes of inputs and outputs."""
-    assert raw[:4] == RAW_MAGIC
-    assert struct.unpack_from("<2I", raw, 4) == (RAW_VERSION, 1)
-    header = list(struct.unpack_from("<6I", raw, 12))
-    return header, np.frombuffer(raw, "<u4", 2 * (header[4] + header[5]), 36).reshape(-1, 2).tolist()
-
-
-def raw_stream(raw: bytes, source: Model) -> tuple[bytes, dict[int, Region]]:
-    """Words of a file of raw words, and memory with a model's inputs."""
-    (words, constants, arena, fast, *_), ports = raw_ports(raw)
-    first = -(-(36 + 8 * len(ports)) // 16) * 16
-    second = -(-(first + words) // 16) * 16
-    dram = np.zeros(arena, np.uint8)
-    for (offset, size), value in zip(ports, source.inputs, strict=False):
-        dram[offset : offset + size] = np.frombuffer(value.tobytes(), np.uint8)
+def raw_stream(raw: bytes, source: Model) -> tuple[RawStream, dict[int, Region]]:
+    """The one stream of a file of raw words, and memory with a model's inputs."""
+    (stream,) = read_raw_streams(raw)
+    dram = np.zeros(stream.arena, np.uint8)
+    for port, value in zip(stream.inputs, source.inputs, strict=True):
+        dram[port.offset : port.offset + port.size] = np.frombuffer(value.tobytes(), np.uint8)
     regions = {
-        0: Region(np.frombuffer(raw, np.uint8, constants, second), "dram", 1, False), 1: Region(dram, "dram", 1),
-        2: Region(np.zeros(fast, np.uint8), "sram", 0),
+        0: Region(stream.constants, "dram", 1, False), 1: Region(dram, "dram", 1), 2: Region(np.zeros(stream.fast, np.uint8), "sram", 0),
     }  # fmt: skip
-    return raw[first : first + words], regions
+    return stream, regions
 
 
 def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
     """Outputs of the one stream of a file of raw words."""
     stream, regions = raw_stream(raw, source)
-    execute(stream, regions)
-    (_, _, _, _, inputs, _), ports = raw_ports(raw)
-    return [regions[1].data[offset : offset + size].view(np.int8) for offset, size in ports[inputs:]]
+    execute(stream.words, regions)
+    return [regions[1].data[port.offset : port.offset + port.size].view(np.int8) for port in stream.outputs]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, 1, "expected b'U65S', a file of raw words"), (1, 7, "version 7: expected 1"), (2, 0, "0 streams: expected 1 to 4096"),
+        (3, 6, "a stream of 6 bytes: expected a multiple of 4"), (3, 1 << 20, r"ends at byte \d+: expected"),
+        (4, 1 << 30, r"ends at byte \d+: expected"), (5, 0, "an input or output up to byte .*: expected at most the arena's 0"),
+        (7, 1 << 31, "inputs or outputs: expected at most"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_shape_is_refused(place, value, message):
+    words = np.frombuffer(write_raw(compiled("CONV_2D")), "<u4").copy()
+    words[place] = value
+    with pytest.raises(StreamError, match=message):
+        read_raw_streams(words.tobytes())
+
+
+def test_a_cut_file_is_refused():
+    raw = write_raw(compiled("ADD"))
+    assert write_raw_streams(read_raw_streams(raw)) == raw
+    for size in np.random.default_rng(0).integers(4, len(raw) - 16, 30):
+        with pytest.raises(StreamError, match="ends at byte"):
+            read_raw_streams(raw[:size])
 
 
 def test_raw_words_run():
