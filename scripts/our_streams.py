@@ -1,6 +1,6 @@
 """Command streams of ours for a .tflite file, run on the executor, with bytes of DRAM held against the plan's.
 
-`tilefarm` has the plan that is predicted for the level with the least of the DRAM, `single` every operator by itself.
+`tilefarm` has the streams of the level with the least of the DRAM, by predicted plans, `single` every operator by itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.autoplan import quick_plans
+from compiler.ethosu.level_streams import compile_levels
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
-from compiler.ethosu.plan_mapping import map_plan, names_of_nodes
-from compiler.ethosu.segments import StreamPlan, single_operators
+from compiler.ethosu.plan_mapping import names_of_nodes
+from compiler.ethosu.segments import single_operators
 from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.partition.partition import AllOnHostError
-from compiler.frontend.tflite.network import TfliteNetwork, read_network
+from compiler.frontend.tflite.network import read_network
 from compiler.frontend.tflite.to_onnx import to_onnx
 from compiler.model import ModelSpec, lower_model
 from simulator.ethosu.byte_counts import ByteCount, Channel
@@ -26,6 +27,7 @@ from simulator.ethosu.executor import Execution, execute
 from simulator.ethosu.memory_regions import Region
 from simulator.ethosu.stream_error import StreamError
 from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 
 MACHINE = "ethos-u65-256"
@@ -66,21 +68,23 @@ class OurStream(NamedTuple):
 
 def compile_ours(model: bytes, plans: str) -> OurStream:
     """The streams of a file by one of `PLANS`."""
-    network, sram = read_network(model), load_machine(MACHINE).buffers_bytes.L1
-    ordered, plan = (network, single_operators(len(network.operators))) if plans == "single" else predicted_segments(network)
-    return OurStream(compile_network(ordered, plan, sram))
+    network, machine = read_network(model), load_machine(MACHINE)
+    if plans == "single":
+        return OurStream(compile_network(network, single_operators(len(network.operators)), machine.buffers_bytes.L1))
+    return compile_level_streams(model, machine)[min(machine.contention, key=lambda level: machine.contention[level].share)]
 
 
-def predicted_segments(network: TfliteNetwork) -> tuple[TfliteNetwork, StreamPlan]:
-    """The plan that is predicted to be the fastest at the level with the least of DRAM; single operators where there is none to plan."""
+def compile_level_streams(model: bytes, machine: Machine) -> dict[str, OurStream]:
+    """The streams of each level by predicted plans; every operator by itself where there is none to plan."""
+    network = read_network(model)
     try:
-        opened = lower_model(ModelSpec.named(Path("model"), MACHINE, "float16", {}, None), to_onnx(network), "model")
+        opened = lower_model(ModelSpec.named(Path("model"), machine, "float16", {}, None), to_onnx(network), "model")
     except (AllOnHostError, UnsupportedError):
-        return network, single_operators(len(network.operators))
-    levels = opened.machine.contention
-    plan = quick_plans(opened)[min(levels, key=lambda level: levels[level].share)]
+        single = OurStream(compile_network(network, single_operators(len(network.operators)), machine.buffers_bytes.L1))
+        return dict.fromkeys(machine.contention, single)
     results = {spec.name: spec.operator.y for graph in opened.target_graphs for spec in graph.operators}
-    return map_plan(network, plan, names_of_nodes(results))
+    streams = compile_levels(network, names_of_nodes(results), quick_plans(opened), machine)
+    return {level: OurStream(streams.variants[variant]) for level, variant in streams.levels.items()}
 
 
 def _output(compiled: CompiledNetwork, arena: NDArray[np.uint8], number: int) -> NDArray[np.generic]:

@@ -58,26 +58,26 @@ def part_kernel_first(step: BlockStep) -> bool:
     return step.unit == "CONV" and step.reads[0].channels <= _SHALLOW and step.window.rows * step.window.columns > 1
 
 
-def choose_block(step: BlockStep, rows: int, channels: int, weight_bytes: int) -> Block:
-    """The block for so many rows and channels of a result."""
+def choose_block(step: BlockStep, rows: int, channels: int, weight_bytes: int, depths: frozenset[int] = frozenset()) -> Block:
+    """The block for so many rows and channels of a result.  depths: channels of a block that are taken where one of them fits."""
     window, source = step.window, step.reads[0]
     needs = BlockNeeds(
         step.unit, len(step.reads) > 1, rows, step.result.columns, channels, source.channels, window.reach_rows, window.reach_columns,
         window.stride_y, window.stride_x, 2 if window.upscale else 1, part_kernel_first(step), weight_bytes, _eighths(step),
     )  # fmt: skip
-    block = _best(needs)
+    block = (_best(needs, depths) if depths else None) or _best(needs, frozenset(_CHANNELS))
     if block is None:
         raise UnsupportedError(f"{step.label} {window.rows}x{window.columns}: no block fits the shared buffer of {TABLE_BANK} banks")
     return block
 
 
 @lru_cache(maxsize=4096)
-def _best(needs: BlockNeeds) -> Block | None:
+def _best(needs: BlockNeeds, depths: frozenset[int]) -> Block | None:
     best, least = None, None
     for rows in _sizes(_ROWS, needs.rows):
         for columns in _sizes(_COLUMNS, needs.columns):
             for channels in _sizes(_CHANNELS, needs.channels):
-                block = _divided(needs, rows, columns, channels)
+                block = _divided(needs, rows, columns, channels) if channels in depths else None
                 if block:
                     moved = _moved(needs, rows, columns, channels)
                     cycles = max(_cycles(needs, rows, columns, channels), moved // _SRAM_RATE)

@@ -7,11 +7,13 @@ Sources: the public driver of the part (`ethosu_driver.c`) and the kernel `ethos
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ethosu.level_streams import LevelStreams
 from compiler.ethosu.network_parts import CompiledNetwork, StreamPart
 from compiler.frontend.tflite.file_schema import (
     BUFFER_DATA,
@@ -20,18 +22,21 @@ from compiler.frontend.tflite.file_schema import (
     IDENTIFIER,
     METADATA_BUFFER,
     METADATA_NAME,
+    PORT_NAME,
+    PORT_TENSOR,
     TYPE_NUMBERS,
     Code,
     Model,
     OperatorField,
     QuantizationField,
+    Signature,
     SubGraph,
     TensorField,
 )
 from compiler.frontend.tflite.flatbuffer import Fields, Scalar, write_root
 from compiler.frontend.tflite.network import TfliteOperator, TfliteTensor
 from simulator.ethosu.driver_payload import MAGIC, PRODUCT_U65
-from simulator.ethosu.raw_streams import RawPort, RawStream, write_raw_streams
+from simulator.ethosu.raw_streams import RawFile, RawLevel, RawPort, RawStream, write_raw_file
 from simulator.npu.errors import UnsupportedError
 
 MACS_LOG2, SHARED_KIB = 8, 48
@@ -55,48 +60,99 @@ def driver_payload(words: tuple[int, ...]) -> bytes:
 
 def write_tflite(compiled: CompiledNetwork) -> bytes:
     """The file.  Raises `UnsupportedError` for an operator that is left and whose options are not known."""
-    return _FileWriter(compiled).file()
+    return _FileWriter().file([compiled], {})
+
+
+def write_level_tflite(streams: LevelStreams) -> bytes:
+    """The file of several levels: a graph for each variant, which share constants, and a signature for each level, of its name."""
+    return _FileWriter().file(streams.variants, streams.levels)
 
 
 class _FileWriter:
-    """Buffers, tensors and operators as they grow."""
+    """Buffers and kinds of operators as they grow; graphs share them."""
 
-    def __init__(self, compiled: CompiledNetwork) -> None:
-        self.compiled, self.network = compiled, compiled.network
+    def __init__(self) -> None:
         self.buffers: list[Fields] = [{}]
-        self.tensors, self.offsets, self.codes = list[Fields](), list[int](), list[Fields]()
-        self.numbers = dict[int, int]()
-        self.kinds = dict[str, int]()
+        self.codes = list[Fields]()
+        self._kinds, self._known = dict[str, int](), dict[bytes, int]()
 
-    def file(self) -> bytes:
-        network, compiled = self.network, self.compiled
-        ends = [[self.tensor(number) for number in numbers] for numbers in (network.inputs, network.outputs)]
+    def file(self, variants: Sequence[CompiledNetwork], levels: Mapping[str, int]) -> bytes:
+        """A graph for each variant.  levels: graph of each signature."""
+        writers = [_GraphWriter(self, compiled) for compiled in variants]
+        graphs = [writer.graph() for writer in writers]
+        offsets = np.array([0, 1, len(writers[0].offsets), *writers[0].offsets], "<i4")
+        assert all(writer.offsets == writers[0].offsets for writer in writers), "tensors of all graphs lie where those of the first do"
+        metadata: list[Fields] = [
+            {METADATA_NAME: b"OfflineMemoryAllocation", METADATA_BUFFER: Scalar("I", self.buffer(offsets.view(np.uint8)))}
+        ]
+        root: Fields = {
+            Model.VERSION: Scalar("I", 3), Model.CODES: self.codes, Model.SUBGRAPHS: graphs, Model.DESCRIPTION: b"tilefarm",
+            Model.BUFFERS: self.buffers, Model.METADATA: metadata,
+            Model.SIGNATURES: [writers[graph].signature(level, graph) for level, graph in levels.items()] or None,
+        }  # fmt: skip
+        return write_root(root, IDENTIFIER)
+
+    def buffer(self, data: NDArray[np.uint8]) -> int:
+        """The number of a buffer; equal ones are one."""
+        content = data.tobytes()
+        if content not in self._known:
+            self._known[content] = len(self.buffers)
+            self.buffers.append({BUFFER_DATA: data})
+        return self._known[content]
+
+    def code(self, kind: str, version: int) -> int:
+        """The number of a kind of operator."""
+        if kind not in self._kinds:
+            self._kinds[kind] = len(self.codes)
+            number = BY_NAME[kind].number if kind in BY_NAME else CUSTOM
+            custom = None if kind in BY_NAME else kind.encode()
+            self.codes.append({
+                Code.OLD: Scalar("b", min(number, 127)), Code.CUSTOM: custom, Code.VERSION: Scalar("i", 1 if custom else version),
+                Code.BUILTIN: Scalar("i", number),
+            })  # fmt: skip
+        return self._kinds[kind]
+
+
+class _GraphWriter:
+    """Tensors and operators of a graph as they grow.  Tensors in the arena come first, so their numbers are those of every variant."""
+
+    def __init__(self, file: _FileWriter, compiled: CompiledNetwork) -> None:
+        self.file, self.compiled, self.network = file, compiled, compiled.network
+        self.tensors, self.offsets, self.numbers = list[Fields](), list[int](), dict[int, int]()
+        for number in sorted({*self.network.inputs, *self.network.outputs, *compiled.borders}):
+            self.tensor(number)
+
+    def graph(self) -> Fields:
+        """The graph."""
         operators, place = list[Fields](), 0
-        starts = {part.first: part for part in compiled.parts}
-        while place < len(network.operators):
+        starts = {part.first: part for part in self.compiled.parts}
+        while place < len(self.network.operators):
             if place in starts:
                 operators.append(self.custom(starts[place]))
                 place = starts[place].last
             else:
                 operators.append(self.builtin(place))
                 place += 1
-        offsets = np.array([0, 1, len(self.offsets), *self.offsets], "<i4")
-        graph: Fields = {
-            SubGraph.TENSORS: self.tensors, SubGraph.INPUTS: np.array(ends[0], "<i4"), SubGraph.OUTPUTS: np.array(ends[1], "<i4"),
-            SubGraph.OPERATORS: operators, SubGraph.NAME: b"main",
+        ends = ([self.tensor(number) for number in numbers] for numbers in (self.network.inputs, self.network.outputs))
+        inputs, outputs = (np.array(numbers, "<i4") for numbers in ends)
+        return {
+            SubGraph.TENSORS: self.tensors, SubGraph.INPUTS: inputs, SubGraph.OUTPUTS: outputs, SubGraph.OPERATORS: operators,
+            SubGraph.NAME: b"main",
         }  # fmt: skip
-        metadata: list[Fields] = [
-            {METADATA_NAME: b"OfflineMemoryAllocation", METADATA_BUFFER: Scalar("I", self.buffer(offsets.view(np.uint8)))}
-        ]
-        root: Fields = {
-            Model.VERSION: Scalar("I", 3), Model.CODES: self.codes, Model.SUBGRAPHS: [graph], Model.DESCRIPTION: b"tilefarm",
-            Model.BUFFERS: self.buffers, Model.METADATA: metadata,
-        }  # fmt: skip
-        return write_root(root, IDENTIFIER)
 
-    def buffer(self, data: NDArray[np.uint8]) -> int:
-        self.buffers.append({BUFFER_DATA: data})
-        return len(self.buffers) - 1
+    def signature(self, level: str, graph: int) -> Fields:
+        """The signature of a level; inputs and outputs have the names of their tensors, as far as those are names of one alone."""
+        ports = []
+        for numbers in (self.network.inputs, self.network.outputs):
+            names = [self.network.tensors[number].name for number in numbers]
+            unique = len(set(names)) == len(names) and all(names)
+            ports.append([
+                {PORT_NAME: (name if unique else f"{place}").encode(), PORT_TENSOR: Scalar("I", self.tensor(number))}
+                for place, (name, number) in enumerate(zip(names, numbers, strict=True))
+            ])  # fmt: skip
+        return {
+            Signature.INPUTS: ports[0], Signature.OUTPUTS: ports[1], Signature.KEY: level.encode(), Signature.GRAPH: Scalar("I", graph),
+        }  # fmt: skip
 
     def tensor(self, number: int) -> int:
         """A tensor of the network; its number in the file."""
@@ -105,7 +161,7 @@ class _FileWriter:
         return self.numbers[number]
 
     def add(self, tensor: TfliteTensor, offset: int) -> int:
-        buffer = 0 if tensor.data is None else self.buffer(np.frombuffer(tensor.data.tobytes(), np.uint8))
+        buffer = 0 if tensor.data is None else self.file.buffer(np.frombuffer(tensor.data.tobytes(), np.uint8))
         quantised: Any = None
         if len(tensor.scales):
             quantised = {
@@ -123,18 +179,6 @@ class _FileWriter:
         """A tensor of bytes."""
         none = np.zeros(0, np.float32), np.zeros(0, np.int64)
         return self.add(TfliteTensor(name, (size,), np.dtype(np.uint8), *none, 0, data), offset)
-
-    def code(self, kind: str) -> int:
-        """The number of a kind of operator."""
-        if kind not in self.kinds:
-            self.kinds[kind] = len(self.codes)
-            number = BY_NAME[kind].number if kind in BY_NAME else CUSTOM
-            custom = None if kind in BY_NAME else kind.encode()
-            version = Scalar("i", 1 if custom else self.network.versions.get(kind, 1))
-            self.codes.append({
-                Code.OLD: Scalar("b", min(number, 127)), Code.CUSTOM: custom, Code.VERSION: version, Code.BUILTIN: Scalar("i", number),
-            })  # fmt: skip
-        return self.kinds[kind]
 
     def custom(self, part: StreamPart) -> Fields:
         """The operator of a stream."""
@@ -163,17 +207,23 @@ class _FileWriter:
 
     def _operator(self, kind: str, inputs: list[int], outputs: list[int]) -> dict[int, Any]:
         ends = np.array(inputs, "<i4"), np.array(outputs, "<i4")
-        return {OperatorField.CODE: Scalar("I", self.code(kind)), OperatorField.INPUTS: ends[0], OperatorField.OUTPUTS: ends[1]}
+        return {
+            OperatorField.CODE: Scalar("I", self.file.code(kind, self.network.versions.get(kind, 1))),
+            OperatorField.INPUTS: ends[0],
+            OperatorField.OUTPUTS: ends[1],
+        }
 
 
-def write_raw(compiled: CompiledNetwork) -> bytes:
-    """Raw words of all streams in order."""
-    streams = []
-    for part in compiled.parts:
-        stream = part.stream
-        ends = (
-            tuple(RawPort(place.offset, part.network.tensors[place.tensor].nbytes) for place in places)
-            for places in (stream.inputs, stream.outputs)
-        )
-        streams.append(RawStream(stream.words, stream.constants, compiled.arena, stream.fast, *ends))
-    return write_raw_streams(streams)
+def write_raw(streams: LevelStreams) -> bytes:
+    """Raw words of all levels."""
+    variants = tuple(tuple(_raw_stream(compiled, part) for part in compiled.parts) for compiled in streams.variants)
+    levels = tuple(RawLevel(level, variant, streams.cycles[level]) for level, variant in streams.levels.items())
+    return write_raw_file(RawFile(levels, tuple(part.stream.constants for part in streams.variants[0].parts), variants))
+
+
+def _raw_stream(compiled: CompiledNetwork, part: StreamPart) -> RawStream:
+    ends = (
+        tuple(RawPort(place.offset, part.network.tensors[place.tensor].nbytes) for place in places)
+        for places in (part.stream.inputs, part.stream.outputs)
+    )
+    return RawStream(part.stream.words, compiled.arena, part.stream.fast, *ends)

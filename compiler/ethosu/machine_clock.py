@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from simulator.ethosu.block_cycles import MemoryTimes
-from simulator.ethosu.raw_streams import read_raw_streams
+from simulator.ethosu.raw_streams import read_raw_file
 from simulator.ethosu.stream_cycles import memory_times, stream_times
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
@@ -23,12 +23,12 @@ def memories_of(machine: Machine, level: Level | None = None) -> Mapping[int, Me
 
 
 class StreamClock:
-    """Times of the streams of a file of raw words."""
+    """Times of the streams of a file of raw words, all variants behind each other."""
 
     fitted = FITTED
 
     def __init__(self, raw: bytes) -> None:
-        self._streams = [stream.words for stream in read_raw_streams(raw)]
+        self._streams = [stream.words for variant in read_raw_file(raw).variants for stream in variant]
 
     def cycles(self, machine: Machine) -> Mapping[tuple[int, int | None], int]:
         """Cycles by the number of a stream, and the number of the word that starts an operation; None for the stream as a whole."""

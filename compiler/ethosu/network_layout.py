@@ -34,6 +34,13 @@ class NetworkLayout:
         return max([layout.sram_bytes for layout in self.layouts] + [address + buffer.size for buffer, address in self.held], default=0)
 
     @property
+    def weight_depths(self) -> Iterator[tuple[bytes, int]]:
+        """Digests of weights with the channels of the block that they are coded for."""
+        for layout in self.layouts:
+            for step in layout.weights:
+                yield self.network.digests[step], layout.blocks[step].channels
+
+    @property
     def dram_bytes(self) -> int:
         """Bytes that segments move, but for words and tables."""
         return sum(sum(segment_bytes(self.network, layout).values()) for layout in self.layouts)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from compiler.ethosu.buffer_addresses import ALIGN
+from compiler.ethosu.constant_pool import ConstantPool
 from compiler.ethosu.lowering import find_refusals, lower_network
-from compiler.ethosu.network_layout import lay_out_network
+from compiler.ethosu.network_layout import NetworkLayout, lay_out_network
 from compiler.ethosu.operator_rules import RULES
 from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
 from compiler.ethosu.store_places import ARENA, FAST
 from compiler.ethosu.stream import CommandStream, emit_stream
+from compiler.ethosu.weight_blobs import BlobKey, WeightBlob
 from compiler.frontend.tflite.network import TfliteNetwork
 from simulator.ethosu.driver_rules import driver_region_sizes
 from simulator.npu.errors import UnsupportedError
@@ -47,8 +49,40 @@ class CompiledNetwork:
         return max(part.stream.fast for part in self.parts)
 
 
+@dataclass(frozen=True, eq=False)
+class LaidOutPart:
+    """Operators [first, last) of a network with their layout."""
+
+    first: int
+    last: int
+    network: TfliteNetwork
+    layout: NetworkLayout
+
+
+@dataclass(frozen=True, eq=False)
+class LaidOutNetwork:
+    """Parts of a network before they are streams.  borders: offsets of tensors between parts, up to `borders_end`."""
+
+    network: TfliteNetwork
+    sram: int
+    parts: tuple[LaidOutPart, ...]
+    on_processor: Mapping[int, str]
+    borders: Mapping[int, int]
+    borders_end: int
+
+
 def compile_network(network: TfliteNetwork, plan: StreamPlan, sram: int) -> CompiledNetwork:
     """Streams of all operators that the part runs.  Raises `UnsupportedError` where that is none, `InfeasibleError` without room."""
+    return emit_network(lay_out_parts(network, plan, sram, {}, {}))
+
+
+def lay_out_parts(
+    network: TfliteNetwork, plan: StreamPlan, sram: int, blobs: dict[BlobKey, WeightBlob], depths: Mapping[bytes, Set[int]]
+) -> LaidOutNetwork:
+    """Layouts of all parts.  Raises as `compile_network`.
+
+    blobs: weights that are coded already, and those that this codes.  depths: as `SegmentedNetwork` has them.
+    """
     on_processor = dict(find_refusals(network, RULES))
     runs = list[tuple[int, int]]()
     for number in range(len(network.operators)):
@@ -64,11 +98,22 @@ def compile_network(network: TfliteNetwork, plan: StreamPlan, sram: int) -> Comp
             if tensor not in borders:
                 borders[tensor] = end
                 end += -(-network.tensors[tensor].nbytes // ALIGN) * ALIGN
-    parts = list[StreamPart]()
+    parts = []
     for (first, last), part in zip(runs, networks, strict=True):
-        segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last))
-        parts.append(StreamPart(first, last, part, _with_room(emit_stream(lay_out_network(segmented, sram), borders, end), sram)))
-    return CompiledNetwork(network, tuple(parts), on_processor, borders)
+        segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last), blobs, depths)
+        parts.append(LaidOutPart(first, last, part, lay_out_network(segmented, sram)))
+    return LaidOutNetwork(network, sram, tuple(parts), on_processor, borders, end)
+
+
+def emit_network(
+    laid_out: LaidOutNetwork, pools: Sequence[ConstantPool] | None = None, borders: Mapping[int, int] | None = None
+) -> CompiledNetwork:
+    """Streams of layouts.  pools: of each part's constants, new ones where none are given.  borders: of another layout of the network."""
+    borders, parts = laid_out.borders if borders is None else borders, list[StreamPart]()
+    for part, pool in zip(laid_out.parts, pools or [ConstantPool() for _ in laid_out.parts], strict=True):
+        stream = _with_room(emit_stream(part.layout, borders, laid_out.borders_end, pool), laid_out.sram)
+        parts.append(StreamPart(part.first, part.last, part.network, stream))
+    return CompiledNetwork(laid_out.network, tuple(parts), laid_out.on_processor, borders)
 
 
 def _with_room(stream: CommandStream, sram: int) -> CommandStream:

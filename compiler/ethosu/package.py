@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from compiler.ethosu.driver_file import write_raw, write_tflite
+from compiler.ethosu.driver_file import write_level_tflite, write_raw
 from compiler.ethosu.graph_network import network_of_graph
+from compiler.ethosu.level_streams import LevelStreams, compile_levels
 from compiler.ethosu.network_macs import stream_share
-from compiler.ethosu.network_parts import CompiledNetwork, compile_network
-from compiler.ethosu.plan_mapping import PlanNames, map_plan, names_of_nodes
+from compiler.ethosu.plan_mapping import PlanNames, names_of_nodes
 from compiler.frontend.lower import lower
 from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import TFLITE
@@ -21,19 +21,14 @@ from simulator.npu.errors import UnsupportedError
 
 
 def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles:
-    """Files of the plan of the level with the least of DRAM, which moves little.  Raises `InfeasibleError` where SRAM is too small."""
-    levels = opened.machine.contention
-    compiled = compile_plan(opened, plans[min(levels, key=lambda level: levels[level].share)])
-    remaining = tuple(reason.partition(": expected one of ")[0] for reason in compiled.on_processor.values())
-    moved = sum((Counter(part.stream.planned._asdict()) for part in compiled.parts), Counter[str]())
-    lines = (*_lines(compiled), *(f"left to the processor: {operator}" for operator in remaining))
-    return PackagedFiles({".tflite": write_tflite(compiled), ".u65": write_raw(compiled)}, lines, dict(moved), remaining)
-
-
-def compile_plan(opened: LoweredModel, plan: Plan) -> CompiledNetwork:
-    """Streams of a model."""
+    """Files of the streams of all levels.  Raises `InfeasibleError` where SRAM is too small for any."""
     network, names = _network(opened)
-    return compile_network(*map_plan(network, plan, names), opened.machine.buffers_bytes.L1)
+    streams = compile_levels(network, names, plans, opened.machine)
+    first = streams.variants[0]  # of the level with the least of DRAM, which moves little
+    remaining = tuple(reason.partition(": expected one of ")[0] for reason in first.on_processor.values())
+    moved = sum((Counter(part.stream.planned._asdict()) for part in first.parts), Counter[str]())
+    lines = (*_lines(streams), *(f"left to the processor: {operator}" for operator in remaining))
+    return PackagedFiles({".tflite": write_level_tflite(streams), ".u65": write_raw(streams)}, lines, dict(moved), remaining)
 
 
 def _network(opened: LoweredModel) -> tuple[TfliteNetwork, PlanNames]:
@@ -46,18 +41,21 @@ def _network(opened: LoweredModel) -> tuple[TfliteNetwork, PlanNames]:
     return network_of_graph(lower(opened.part.pieces[0].npu, None, opened.part.data))
 
 
-def _lines(compiled: CompiledNetwork) -> list[str]:
+def _lines(streams: LevelStreams) -> list[str]:
     lines = []
-    for part in compiled.parts:
-        stream = part.stream
-        lines.append(
-            f"operators {part.first} to {part.last - 1}: {len(stream.words):,} words, {stream.planned.total:,} bytes of DRAM moved, "
-            f"{stream.arena:,} in use, {stream.fast:,} bytes of SRAM"
-        )
-        counted = driver_region_sizes(stream.words).get(SRAM_REGION, 0)
-        if counted > stream.fast:
-            lines.append(f"the driver of Linux counts {counted:,} bytes of SRAM and refuses this stream where there are fewer")
-    inside, total = stream_share(compiled)
+    for number, compiled in enumerate(streams.variants):
+        levels = [level for level, variant in streams.levels.items() if variant == number]
+        lines.append(f"streams of {', '.join(levels)}: {', '.join(f'{streams.cycles[level]:,}' for level in levels)} cycles by their words")
+        for part in compiled.parts:
+            stream = part.stream
+            lines.append(
+                f"operators {part.first} to {part.last - 1}: {len(stream.words):,} words, {stream.planned.total:,} bytes of DRAM moved, "
+                f"{stream.arena:,} in use, {stream.fast:,} bytes of SRAM"
+            )
+            counted = driver_region_sizes(stream.words).get(SRAM_REGION, 0)
+            if counted > stream.fast:
+                lines.append(f"the driver of Linux counts {counted:,} bytes of SRAM and refuses this stream where there are fewer")
+    inside, total = stream_share(streams.variants[0])
     if total:
         lines.append(f"{100 * inside / total:.1f}% of {total:,} multiply-accumulates in streams")
     return lines

@@ -16,7 +16,6 @@ from compiler.ethosu.buffer_addresses import Placed, TimedBuffer, allocate
 from compiler.ethosu.cascade import Action, CascadePlan, RunRows, schedule_cascade
 from compiler.ethosu.ring_rows import count_ring_rows
 from compiler.ethosu.segments import SegmentedNetwork
-from compiler.ethosu.step import BlockStep
 from compiler.ethosu.store_places import row_bytes
 from compiler.ethosu.weight_blobs import WeightBlob, encode_blob
 from simulator.npu.errors import InfeasibleError
@@ -161,23 +160,24 @@ class _Draft:
         rows, channels = max((run.last - run.first for _, run in self.runs[number]), default=1), step.result.channels
         if step.weights is None:
             return choose_block(step, rows, channels, 0), None
-        block = choose_block(step, rows, channels, _DRAM_COST)
+        depths = frozenset(self.network.depths.get(self.network.digests[number], ()))
+        block = choose_block(step, rows, channels, _DRAM_COST, depths)
         passes = -(-rows // block.rows) * -(-step.result.columns // block.columns)
         if passes * runs == 1 or (small and runs > 1):
-            return block, StepWeights((self._blob(step, block, 0, channels),), False, passes * runs)
-        block = choose_block(step, rows, channels, _SRAM_COST)
-        full = self._blob(step, block, 0, channels)
+            return block, StepWeights((self._blob(number, block, 0, channels),), False, passes * runs)
+        block = choose_block(step, rows, channels, _SRAM_COST, depths)
+        full = self._blob(number, block, 0, channels)
         count = -(-full.nbytes * _RUN_SHARE // self.sram) if small else 1
         width = max(1, -(-channels // count // block.channels)) * block.channels
         if width >= channels:
             return block, StepWeights((full,), True, 1)
-        parts = [self._blob(step, block, first, min(channels, first + width)) for first in range(0, channels, width)]
+        parts = [self._blob(number, block, first, min(channels, first + width)) for first in range(0, channels, width)]
         return block, StepWeights(tuple(parts), True, 1)
 
-    def _blob(self, step: BlockStep, block: Block, first: int, last: int) -> WeightBlob:
-        key = (id(step), block.channels, first, last)
+    def _blob(self, number: int, block: Block, first: int, last: int) -> WeightBlob:
+        key = (self.network.digests[number], block.channels, first, last)
         if key not in self.network.blobs:
-            self.network.blobs[key] = encode_blob(step, block, first, last)
+            self.network.blobs[key] = encode_blob(self.steps[number], block, first, last)
         return self.network.blobs[key]
 
     def _weight_buffers(self, weights: Mapping[int, StepWeights]) -> Iterator[TimedBuffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from compiler.ethosu.cascade import CascadePlan
 from compiler.ethosu.lowering import LoweredNetwork
 from compiler.ethosu.store_places import BRICK
-from compiler.ethosu.weight_blobs import WeightBlob
+from compiler.ethosu.weight_blobs import BlobKey, WeightBlob, digest_weights
 from simulator.npu.errors import BadInputError
 
 
@@ -36,11 +37,15 @@ def single_operators(operators: int) -> StreamPlan:
 
 @dataclass(frozen=True, eq=False)
 class SegmentedNetwork:
-    """A network and a plan of it, with what follows from both.  blobs: weights that are coded already (`segment_layout`)."""
+    """A network and a plan of it, with what follows from both.
+
+    blobs: weights that are coded already, by `BlobKey`.  depths: channels of blocks that are taken where they fit, by digests of weights.
+    """
 
     lowered: LoweredNetwork
     plan: StreamPlan
-    blobs: dict[tuple[int, int, int, int], WeightBlob] = field(default_factory=dict, repr=False)
+    blobs: dict[BlobKey, WeightBlob] = field(default_factory=dict, repr=False)
+    depths: Mapping[bytes, Set[int]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         place = 0
@@ -50,6 +55,11 @@ class SegmentedNetwork:
             place = segment.last
         if place != len(self.lowered.network.operators):
             raise BadInputError(f"segments up to operator {place}: expected {len(self.lowered.network.operators)}")
+
+    @cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """Digests of the weights of steps."""
+        return tuple(digest_weights(step) for step in self.lowered.steps)
 
     @cached_property
     def steps_of(self) -> tuple[tuple[int, int], ...]:

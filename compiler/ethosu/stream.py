@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compiler.ethosu.buffer_addresses import ALIGN, Placed, TimedBuffer, allocate
 from compiler.ethosu.cascade import LoadRows, RunRows, SaveRows
 from compiler.ethosu.command_writer import SHARED, ByteRange, CommandWriter
+from compiler.ethosu.constant_pool import ConstantPool
 from compiler.ethosu.network_layout import NetworkLayout
 from compiler.ethosu.planned_bytes import PlannedBytes, planned_bytes
 from compiler.ethosu.segment_layout import SegmentLayout
@@ -44,29 +45,31 @@ class CommandStream(NamedTuple):
     layouts: tuple[SegmentLayout, ...]
 
 
-def emit_stream(network: NetworkLayout, borders: Mapping[int, int], borders_end: int) -> CommandStream:
+def emit_stream(network: NetworkLayout, borders: Mapping[int, int], borders_end: int, pool: ConstantPool | None = None) -> CommandStream:
     """The stream of a network that is laid out.
 
     borders: offsets in the arena of the network's inputs and outputs, and of others that the stream leaves alone, up to `borders_end`.
+    pool: where constants go, beside those of other streams.
     """
     segmented, layouts = network.network, network.layouts
-    emitter = _Emitter(segmented, {buffer.key: address for buffer, address in network.held}, borders, borders_end)
+    emitter = _Emitter(segmented, {buffer.key: address for buffer, address in network.held}, borders, borders_end, pool or ConstantPool())
     for layout in layouts:
         emitter.write_segment(layout)
     words, ends = emitter.writer.stop(), segmented.lowered.network
     inputs, outputs = (tuple(emitter.tensor_place(number) for number in numbers) for numbers in (ends.inputs, ends.outputs))
     planned = planned_bytes(segmented, layouts, len(words), emitter.tables_loaded)
-    return CommandStream(words, emitter.constants(), emitter.arena, max(network.sram_bytes, ALIGN), inputs, outputs, planned, layouts)
+    return CommandStream(words, emitter.pool.data(), emitter.arena, max(network.sram_bytes, ALIGN), inputs, outputs, planned, layouts)
 
 
 class _Emitter:
     """Words and constants as they grow."""
 
-    def __init__(self, network: SegmentedNetwork, held: dict[Any, int], borders: Mapping[int, int], borders_end: int) -> None:
+    def __init__(
+        self, network: SegmentedNetwork, held: dict[Any, int], borders: Mapping[int, int], borders_end: int, pool: ConstantPool
+    ) -> None:
+        self.pool = pool
         self.network, self.lowered, self.held = network, network.lowered, held
         self.writer, self.tables_loaded = CommandWriter(), 0
-        self._parts, self._end = list[bytes](), 0
-        self._known = dict[tuple[str, int, int] | bytes, int]()
         self._tables = OrderedDict[bytes, int]()
         self._dram, self.arena = self._place_arena(borders, borders_end)
 
@@ -83,10 +86,6 @@ class _Emitter:
         taken = Placed(TimedBuffer(None, borders_end, -1, len(self.network.plan.segments)), 0)
         addresses, end = allocate(buffers, [taken])
         return outside | {buffer.key: addresses[buffer.key] for buffer in buffers}, max(end, ALIGN)
-
-    def constants(self) -> NDArray[np.uint8]:
-        """All of them."""
-        return np.frombuffer(b"".join(self._parts) or bytes(ALIGN), np.uint8)
 
     def tensor_place(self, number: int) -> TensorPlace:
         """The place of an input or output."""
@@ -119,7 +118,7 @@ class _Emitter:
         if weights is None or not weights.copied:
             return
         blob, address = weights.blobs[index], layout.weight_place(step, index)
-        source = self._constant(("weights", step, index), blob.weights + blob.scales)
+        source = self.pool.add(blob.weights + blob.scales)
         self.writer.copy(ByteRange(CONSTANTS, source, source + blob.nbytes), ByteRange(FAST, address, address + blob.nbytes))
 
     def _run(self, layout: SegmentLayout, action: RunRows) -> None:
@@ -138,7 +137,7 @@ class _Emitter:
                 if weights.copied:
                     region, address = FAST, layout.weight_place(action.step, index)
                 else:
-                    region, address = CONSTANTS, self._constant(("weights", action.step, index), blob.weights + blob.scales)
+                    region, address = CONSTANTS, self.pool.add(blob.weights + blob.scales)
                 place = WeightPlace(region, address, address + len(blob.weights), address + blob.nbytes)
             rows = (action.first, action.last)
             write_run(self.writer, StepRun(step, rows, channels, layout.blocks[action.step], reads, result, place, table))
@@ -153,7 +152,7 @@ class _Emitter:
         """Place of all of a store: SRAM, constants or the arena."""
         spec = self.lowered.stores[store]
         if spec.constant is not None:
-            return Place(CONSTANTS, self._constant(spec.constant.tobytes(), spec.constant.tobytes()), spec.rows, False)
+            return Place(CONSTANTS, self.pool.add(spec.constant.tobytes()), spec.rows, False)
         if store in self.held:
             return Place(FAST, self.held[store], spec.rows, store in self.network.bricks)
         return Place(ARENA, self._dram[store], spec.rows, store in self.network.bricks)
@@ -165,15 +164,7 @@ class _Emitter:
             return self._tables[table]
         slot = len(self._tables) if len(self._tables) < _TABLE_SLOTS else self._tables.popitem(last=False)[1]
         self._tables[table] = slot
-        source, place = self._constant(table, table), TABLES + slot * TABLE_BYTES
+        source, place = self.pool.add(table), TABLES + slot * TABLE_BYTES
         self.writer.copy(ByteRange(CONSTANTS, source, source + TABLE_BYTES), ByteRange(SHARED, place, place + TABLE_BYTES))
         self.tables_loaded += 1
         return slot
-
-    def _constant(self, key: tuple[str, int, int] | bytes, data: bytes) -> int:
-        """The address of constants, which are put there once."""
-        if key not in self._known:
-            self._known[key] = self._end
-            self._parts.append(data + bytes(-len(data) % ALIGN))
-            self._end += len(self._parts[-1])
-        return self._known[key]

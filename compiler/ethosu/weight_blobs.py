@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,21 @@ from compiler.ethosu.weight_encoder import encode_weights
 from simulator.ethosu.weight_order import KernelShape
 
 RECORD_BYTES, _ALIGN = 10, 16
+
+
+BlobKey = tuple[bytes, int, int, int]
+"""Digest of a step's weights, channels of its block, first and last channel of a blob."""
+
+
+def digest_weights(step: BlockStep) -> bytes:
+    """A digest of all that the coded weights of a step depend on but for the block; empty without weights."""
+    if step.weights is None or step.records is None:
+        return b""
+    shape = (step.weights.shape, step.unit, step.window.dilation_y, step.window.dilation_x, part_kernel_first(step))
+    content = hashlib.blake2b(repr(shape).encode(), digest_size=16)
+    for part in (step.weights, *step.records):
+        content.update(np.ascontiguousarray(part).tobytes())
+    return content.digest()
 
 
 class WeightBlob(NamedTuple):

@@ -19,6 +19,16 @@ class Model(IntEnum):
     DESCRIPTION = 3
     BUFFERS = 4
     METADATA = 6
+    SIGNATURES = 7
+
+
+class Signature(IntEnum):
+    """Fields of a signature, by which a graph is called."""
+
+    INPUTS = 0
+    OUTPUTS = 1
+    KEY = 2
+    GRAPH = 4
 
 
 class Code(IntEnum):
@@ -70,6 +80,8 @@ class OperatorField(IntEnum):
 
 
 BUFFER_DATA, METADATA_NAME, METADATA_BUFFER = 0, 0, 1
+PORT_NAME, PORT_TENSOR = 0, 1
+"""Fields of an input or output of a signature."""
 TYPES: Mapping[int, str] = MappingProxyType({0: "float32", 2: "int32", 3: "uint8", 4: "int64", 7: "int16", 9: "int8"})
 TYPE_NUMBERS: Mapping[str, int] = MappingProxyType({name: number for number, name in TYPES.items()})
 CUSTOM = 32

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.ethosu.driver_file import driver_payload, write_raw, write_tflite
+from compiler.ethosu.level_streams import LevelStreams
 from compiler.ethosu.network_macs import stream_share
 from compiler.ethosu.network_parts import CompiledNetwork, compile_network
 from compiler.ethosu.segments import single_operators
@@ -27,7 +28,7 @@ from simulator.ethosu.command_words import instructions
 from simulator.ethosu.driver_payload import read_payload
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
-from simulator.ethosu.raw_streams import RawStream, read_raw_streams, write_raw_streams
+from simulator.ethosu.raw_streams import RawStream, read_raw_file, write_raw_file
 from simulator.ethosu.stream_error import StreamError
 from simulator.npu.errors import UnsupportedError
 from tests.compiler.ethosu.models import Model, model
@@ -113,21 +114,27 @@ def test_a_payload_has_its_stream_at_16_bytes():
     assert (len(payload) - 4 * len(words)) % 16 == 0
 
 
-def raw_stream(raw: bytes, source: Model) -> tuple[RawStream, dict[int, Region]]:
-    """The one stream of a file of raw words, and memory with a model's inputs."""
-    (stream,) = read_raw_streams(raw)
+def raw_of(name: str) -> bytes:
+    """Raw words of a model whose operators are by themselves, of one level."""
+    return write_raw(LevelStreams((compiled(name),), {"none": 0}, {"none": 7}))
+
+
+def raw_stream(raw: bytes, source: Model, level: str = "none") -> tuple[RawStream, dict[int, Region]]:
+    """The one stream of a level of a file of raw words, and memory with a model's inputs."""
+    file = read_raw_file(raw)
+    (stream,) = file.streams(level)
     dram = np.zeros(stream.arena, np.uint8)
     for port, value in zip(stream.inputs, source.inputs, strict=True):
         dram[port.offset : port.offset + port.size] = np.frombuffer(value.tobytes(), np.uint8)
     regions = {
-        0: Region(stream.constants, "dram", 1, False), 1: Region(dram, "dram", 1), 2: Region(np.zeros(stream.fast, np.uint8), "sram", 0),
+        0: Region(file.constants[0], "dram", 1, False), 1: Region(dram, "dram", 1), 2: Region(np.zeros(stream.fast, np.uint8), "sram", 0),
     }  # fmt: skip
     return stream, regions
 
 
-def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
-    """Outputs of the one stream of a file of raw words."""
-    stream, regions = raw_stream(raw, source)
+def run_raw(raw: bytes, source: Model, level: str = "none") -> list[np.ndarray]:
+    """Outputs of the one stream of a level of a file of raw words."""
+    stream, regions = raw_stream(raw, source, level)
     execute(stream.words, regions)
     return [regions[1].data[port.offset : port.offset + port.size].view(np.int8) for port in stream.outputs]
 
@@ -135,30 +142,46 @@ def run_raw(raw: bytes, source: Model) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (0, 1, "expected b'U65S', a file of raw words"), (1, 7, "version 7: expected 1"), (2, 0, "0 streams: expected 1 to 4096"),
-        (3, 6, "a stream of 6 bytes: expected a multiple of 4"), (3, 1 << 20, r"ends at byte \d+: expected"),
-        (4, 1 << 30, r"ends at byte \d+: expected"), (5, 0, "an input or output up to byte .*: expected at most the arena's 0"),
-        (7, 1 << 31, "inputs or outputs: expected at most"),
+        (0, 1, "expected b'U65S', a file of raw words"), (1, 7, "version 7: expected 2"), (2, 0, "0 parts: expected 1 to 4096"),
+        (3, 5000, "5000 variants: expected 1"), (4, 0, "0 levels: expected 1"), (5, 1 << 30, r"ends at byte \d+: expected"),
+        (8, 1, "level b'none' of variant 1: expected a name in ASCII and a variant below 1"),
+        (11, 0xFFFF, "expected a name in ASCII"),
     ],
 )  # fmt: skip
 def test_a_file_of_another_shape_is_refused(place, value, message):
-    words = np.frombuffer(write_raw(compiled("CONV_2D")), "<u4").copy()
+    words = np.frombuffer(raw_of("CONV_2D"), "<u4").copy()
     words[place] = value
     with pytest.raises(StreamError, match=message):
-        read_raw_streams(words.tobytes())
+        read_raw_file(words.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, 6, "a stream of 6 bytes: expected a multiple of 4"), (1, 0, "an input or output up to byte .*: expected at most the arena's 0"),
+        (3, 1 << 31, "inputs or outputs: expected at most"),
+    ],
+)  # fmt: skip
+def test_a_header_of_another_shape_is_refused(place, value, message):
+    raw = raw_of("CONV_2D")
+    words = np.frombuffer(raw, "<u4").copy()
+    header = 8 + 20 + len(read_raw_file(raw).constants[0]) // 4
+    words[header + place] = value
+    with pytest.raises(StreamError, match=message):
+        read_raw_file(words.tobytes())
 
 
 def test_a_cut_file_is_refused():
-    raw = write_raw(compiled("ADD"))
-    assert write_raw_streams(read_raw_streams(raw)) == raw
+    raw = raw_of("ADD")
+    assert write_raw_file(read_raw_file(raw)) == raw
     for size in np.random.default_rng(0).integers(4, len(raw) - 16, 30):
         with pytest.raises(StreamError, match="ends at byte"):
-            read_raw_streams(raw[:size])
+            read_raw_file(raw[:size])
 
 
 def test_raw_words_run():
     source = model("table_activations")
-    for output, expected in zip(run_raw(write_raw(compiled(source.name)), source), source.outputs, strict=True):
+    for output, expected in zip(run_raw(raw_of(source.name), source), source.outputs, strict=True):
         np.testing.assert_array_equal(output, expected.ravel())
 
 

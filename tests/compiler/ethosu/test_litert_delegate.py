@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.ethosu.driver_file import write_tflite
+from compiler.ethosu.driver_file import write_level_tflite, write_tflite
+from compiler.ethosu.level_streams import select_streams
 from compiler.ethosu.network_parts import compile_network
-from compiler.ethosu.segments import single_operators
+from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
 from compiler.frontend.tflite.network import read_network
 from simulator.ethosu.driver_payload import read_payload
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
+from simulator.npu.level import Level
+from simulator.npu.machine_file import load_machine
 from tests.c_rules import compiler
-from tests.compiler.ethosu.models import Model, models
+from tests.compiler.ethosu.models import Model, model, models
 
 SOURCE = Path(__file__).with_name("delegate.c")
 EXECUTE = ctypes.CFUNCTYPE(
@@ -59,12 +62,17 @@ def run_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes, list[
     library = tmp_path_factory.mktemp("delegate") / "delegate.so"
     subprocess.run([compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", SOURCE, "-o", library], check=True)
 
-    def run(data: bytes, values: list[Any]) -> tuple[list[Any], int]:
+    def run(data: bytes, values: list[Any], signature: str = "") -> tuple[list[Any], int]:
         executor = Executor()
         delegate = litert.load_delegate(str(library), {"execute": executor.address})
         kernels = litert.OpResolverType.BUILTIN_REF
         interpreter = litert.Interpreter(model_content=data, experimental_delegates=[delegate], experimental_op_resolver_type=kernels)
         interpreter.allocate_tensors()
+        if signature:
+            runner = interpreter.get_signature_runner(signature)
+            names = sorted(runner.get_input_details(), key=lambda name: runner.get_input_details()[name]["index"])
+            results = runner(**dict(zip(names, values, strict=True)))
+            return [results[name] for name in sorted(results)], executor.streams
         for detail, value in zip(interpreter.get_input_details(), values, strict=True):
             interpreter.set_tensor(detail["index"], value)
         interpreter.invoke()
@@ -82,3 +90,18 @@ def test_a_file_runs_in_litert(source: Model, run_file):
     assert streams == len(compiled.parts)
     for output, expected in zip(outputs, source.outputs, strict=True):
         np.testing.assert_array_equal(output, expected)
+
+
+def test_each_level_is_a_signature(run_file):
+    """Of a model with one input and one output."""
+    source, machine = model("table_activations"), load_machine("ethos-u65-256")
+    network = read_network(source.data)
+    count = len(network.operators)
+    levels = {"none": Level(share=1), "severe": Level(share=0.25), "small": Level(share=0.5, l1_bytes=24 << 10)}
+    plans = [(network, plan) for plan in (single_operators(count), StreamPlan((StreamSegment(0, count, 2),)))]
+    streams = select_streams(plans, machine.model_copy(update={"contention": levels}))
+    assert len(streams.variants) > 1
+    for level in levels:
+        outputs, ran = run_file(write_level_tflite(streams), source.inputs, level)
+        assert ran == len(streams.of(level).parts)
+        np.testing.assert_array_equal(outputs[0], source.outputs[0])

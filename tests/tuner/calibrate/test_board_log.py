@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.ethosu.driver_file import write_raw
+from compiler.ethosu.level_streams import LevelStreams
 from compiler.ethosu.machine_clock import StreamClock
 from compiler.ethosu.network_parts import compile_network
 from compiler.ethosu.segments import single_operators
@@ -27,7 +28,8 @@ MACHINE = "ethos-u65-256"
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = read_network(model("keyword_spotting").data)
     path = tmp_path_factory.mktemp("streams") / "keyword.u65"
-    path.write_bytes(write_raw(compile_network(network, single_operators(len(network.operators)), 384 << 10)))
+    compiled = compile_network(network, single_operators(len(network.operators)), 384 << 10)
+    path.write_bytes(write_raw(LevelStreams((compiled,), {"none": 0}, {"none": 0})))
     return path
 
 
