@@ -1,6 +1,7 @@
 """DDR traffic of quantised networks, beside that of Arm's Vela for the same NPU.
 
     python scripts/compare_vela.py --venv FOLDER [--machines NAME,...] [--networks NAME,...] [--candidates N] [--json]
+    python scripts/compare_vela.py --streams [--networks NAME,...] [--json]
 
 Vela and TensorFlow (for .tflite files of int8) are installed from the package registry into FOLDER.  Vela compiles for the accelerator
 with a dedicated SRAM (`CONFIGS`), in two of its configurations of DRAM, each at a share of its bandwidth, with `--optimise Performance`
@@ -14,12 +15,15 @@ without padding, once.  Both sides take and give integers.
 
 The goal: half of Vela's bytes in the geometric mean, and of none above 0.65, unless within 1.05 of `once`.  Exit code 1 where it is
 missed.  Not part of CI: it needs the registry.
+
+`--streams` compares command streams of Ethos-U65 instead, by words (`scripts/compare_streams.py`), and needs the extras of streams.
 """
 
 from __future__ import annotations
 
 import configparser
 import csv
+import importlib.util
 import json
 import subprocess
 import sys
@@ -240,13 +244,22 @@ def reached(rows: list[dict[str, Any]]) -> bool:
 
 
 def main(
-    folder: Annotated[Path, typer.Option("--venv", metavar="FOLDER", help="Where Vela and TensorFlow are, or are to be installed.")],
+    folder: Annotated[
+        Path | None, typer.Option("--venv", metavar="FOLDER", help="Where Vela and TensorFlow are, or are to be installed.")
+    ] = None,
     machines: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(CONFIGS)}.")] = ",".join(CONFIGS),
-    networks: Annotated[str, typer.Option(help="Comma-separated float networks: light:NAME or made:NAME.")] = ",".join(NETWORKS),
+    networks: Annotated[
+        str, typer.Option(help="Comma-separated float networks: light:NAME or made:NAME; those of tflite_networks.py with --streams.")
+    ] = "",
     candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each search.")] = 96,
+    streams: Annotated[bool, typer.Option("--streams", help="Compare command streams by the executor, at shares 1, 1/2 and 1/4.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
 ) -> None:
     """DDR traffic of quantised networks, beside that of Arm's Vela for the same NPU; exit code 1 where the goal is missed."""
+    if streams:
+        raise typer.Exit(_compare_streams([name for name in networks.split(",") if name], as_json))
+    if folder is None:
+        raise typer.BadParameter("expected --venv FOLDER, or --streams")
     if unknown := [name for name in machines.split(",") if name not in CONFIGS]:
         raise typer.BadParameter(f"{unknown[0]}: accepted: {', '.join(CONFIGS)}")
     python, rows = install(folder), list[dict[str, Any]]()
@@ -254,7 +267,7 @@ def main(
         print(f"{', '.join(PACKAGES)}; {'; '.join(f'{name}: {config.memory}' for name, config in CONFIGS.items())}\n")
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * 4}{'---:|' * (len(COLUMNS) - 4)}")
     for accelerator in machines.split(","):
-        for name in networks.split(","):
+        for name in networks.split(",") if networks else NETWORKS:
             for row in compare(python, folder / "networks", accelerator, name, candidates):
                 rows.append(row)
                 if not as_json:
@@ -263,6 +276,20 @@ def main(
         print(json.dumps(rows))
     sys.stderr.write(f"geometric mean: {geometric_mean(row['ours'] / row['vela'] for row in rows):.3f} of Vela's bytes\n")
     raise typer.Exit(0 if reached(rows) else 1)
+
+
+def _compare_streams(networks: list[str], as_json: bool) -> int:
+    """The exit code: 1 where a goal is missed."""
+    if missing := [name for name in ("ethosu", "ai_edge_litert") if importlib.util.find_spec(name) is None]:
+        raise typer.BadParameter(f"no package {' and '.join(missing)}: expected the extras ethos-u and litert")
+    from scripts.compare_streams import compare_networks, goals_reached, table_lines
+    from scripts.tflite_networks import NETWORKS as FILES
+
+    if unknown := [name for name in networks if name not in FILES]:
+        raise typer.BadParameter(f"--networks {unknown[0]}: expected {', '.join(FILES)}")
+    rows = list(compare_networks(networks))
+    print(json.dumps(rows) if as_json else "\n".join(table_lines(rows)))
+    return 0 if goals_reached(rows) else 1
 
 
 COLUMNS = (

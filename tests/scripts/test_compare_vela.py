@@ -6,7 +6,9 @@ import configparser
 
 import numpy as np
 import onnx
+import pytest
 
+from scripts.compare_streams import goals_reached, summarise, table_lines
 from scripts.compare_vela import CONFIGS, Moved, describe_row, layer_table, moved_bytes, reached, scaled
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder
@@ -91,3 +93,41 @@ def test_a_machine_that_there_is_not(tmp_path) -> None:
     done = run_script("compare_vela", "--venv", tmp_path, "--machines", "edge", cwd=tmp_path)
     assert done.returncode == 2
     assert f"edge: accepted: {', '.join(CONFIGS)}" in " ".join(done.stderr.replace("│", " ").split())
+
+
+ROWS = [
+    {
+        "network": "a",
+        "share": share,
+        "bytes": 40,
+        "vela_bytes": 100,
+        "least": 30,
+        "cycles": 90,
+        "vela_cycles": 100,
+        "vela_compiler": "regor",
+    }
+    for share in (1.0, 0.25)
+]
+
+
+def test_the_goal_of_streams() -> None:
+    """Bytes at most half and cycles at most 1.02 and 0.9 in the geometric mean, no network's bytes above 0.8."""
+    assert goals_reached(ROWS)
+    assert summarise(ROWS) == {share: pytest.approx((0.4, 0.3, 0.9)) for share in (1.0, 0.25)}
+    assert not goals_reached([*ROWS[:1], ROWS[1] | {"cycles": 91}])
+    assert not goals_reached([row | {"bytes": 51} for row in ROWS])
+    assert not goals_reached([*ROWS, *(row | {"network": "b", "bytes": 81} for row in ROWS), *(row | {"bytes": 10} for row in ROWS)])
+    assert goals_reached([ROWS[0] | {"cycles": 102}, ROWS[1]])
+
+
+def test_streams_have_a_line_for_each_row() -> None:
+    lines = table_lines(ROWS)
+    assert lines[2] == "| a | 1 | 40 | 100 | 0.40 | 30 | 90 | 100 | 0.90 | regor |"
+    assert lines[-1] == "share 0.25: bytes 0.400 of Vela's in the geometric mean, at least 0.300; cycles 0.900"
+    assert len({line.count("|") for line in lines[:4]}) == 1
+
+
+def test_a_folder_or_streams() -> None:
+    done = run_script("compare_vela")
+    assert done.returncode == 2
+    assert "expected --venv FOLDER, or --streams" in " ".join(done.stderr.replace("│", " ").split())
