@@ -8,7 +8,7 @@ fits the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from compiler.ethosu.constant_pool import ConstantPool
@@ -26,6 +26,8 @@ from simulator.npu.machine import Machine
 
 GROWTH = 1.05
 """Constants of the streams of all levels, as a multiple of those of the first; words come on top."""
+_FAR_AHEAD = 3
+"""Operations before its own during which weights are copied, where they are copied early."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +55,15 @@ class _Candidate(NamedTuple):
 
 def compile_levels(network: TfliteNetwork, names: PlanNames, plans: Mapping[str, Plan], machine: Machine) -> LevelStreams:
     """Streams of all levels of a machine.  Raises `UnsupportedError` without an operator for the part, `InfeasibleError` without room."""
-    return select_streams([map_plan(network, plan, names) for plan in plans.values()], machine)
+    order = sorted(plans, key=lambda level: -machine.contention[level].share if level in machine.contention else 0.0)
+    return select_streams([map_plan(network, plans[level], names) for level in order], machine)
 
 
 def select_streams(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: Machine) -> LevelStreams:
-    """Streams of all levels.  mapped: plans, each with the network in its order.  Raises as `compile_levels`."""
+    """Streams of all levels.  mapped: plans, each with the network in its order; the last is tried with early copies of weights, too.
+
+    Raises as `compile_levels`.
+    """
     levels, candidates = machine.contention, _candidates(mapped, machine)
     chosen, pools = list[_Candidate](), list[ConstantPool]()
     variants, cycles = dict[str, int](), dict[str, int]()
@@ -97,7 +103,8 @@ def granted_sram(machine: Machine, level: Level) -> int:
 
 def _candidates(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: Machine) -> list[_Candidate]:
     """Layouts of all plans in each SRAM that a level grants, but for those without room."""
-    unique = {(tuple(operator.outputs for operator in ordered.operators), plan): ordered for ordered, plan in mapped}
+    ahead = [(ordered, replace(plan, ahead=_FAR_AHEAD, copies=True)) for ordered, plan in mapped[-1:]]
+    unique = {(tuple(operator.outputs for operator in ordered.operators), plan): ordered for ordered, plan in (*mapped, *ahead)}
     candidates, blobs, refusal = list[_Candidate](), dict[BlobKey, WeightBlob](), None
     depths = dict[bytes, set[int]]()
     for sram in sorted({granted_sram(machine, level) for level in machine.contention.values()}):

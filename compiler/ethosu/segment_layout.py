@@ -155,7 +155,7 @@ class _Draft:
         return {number: coded for number, coded in weights.items() if coded and coded.copied}
 
     def _weights(self, number: int, small: bool) -> tuple[Block, StepWeights | None]:
-        """The block and the weights of a step.  They are not copied where one block has all rows and columns anyway."""
+        """The block and the weights of a step.  Read where they are if one block has all rows and columns, unless the plan copies all."""
         step, runs = self.steps[number], len(self.runs[number])
         rows, channels = max((run.last - run.first for _, run in self.runs[number]), default=1), step.result.channels
         if step.weights is None:
@@ -163,7 +163,8 @@ class _Draft:
         depths = frozenset(self.network.depths.get(self.network.digests[number], ()))
         block = choose_block(step, rows, channels, _DRAM_COST, depths)
         passes = -(-rows // block.rows) * -(-step.result.columns // block.columns)
-        if passes * runs == 1 or (small and runs > 1):
+        once = passes * runs == 1 and (small or not self.network.plan.copies)
+        if once or (small and runs > 1):
             return block, StepWeights((self._blob(number, block, 0, channels),), False, passes * runs)
         block = choose_block(step, rows, channels, _SRAM_COST, depths)
         full = self._blob(number, block, 0, channels)
@@ -185,7 +186,7 @@ class _Draft:
         times = sorted(time for runs in self.runs.values() for time, _ in runs)
         for number, coded in weights.items():
             first, last = self.runs[number][0][0], self.runs[number][-1][0]
-            before = times[max(0, times.index(first) - 1)]
+            before = times[max(0, times.index(first) - self.network.plan.ahead)]
             for index, size in enumerate(coded.slots):
                 span = (before, last) if len(self.runs[number]) == 1 else (0, len(self.actions))
                 yield TimedBuffer(("weights", number, index), size, *span)

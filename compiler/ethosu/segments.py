@@ -24,10 +24,15 @@ class StreamSegment(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Segments in order.  held: tensors, by number, that lie whole in SRAM between segments."""
+    """Segments in order.  held: tensors, by number, that lie whole in SRAM between segments.
+
+    ahead: operations before its own during which weights of a step are copied.  copies: whether weights that are read once are copied, too.
+    """
 
     segments: tuple[StreamSegment, ...]
     held: frozenset[int] = frozenset()
+    ahead: int = 1
+    copies: bool = False
 
 
 def single_operators(operators: int) -> StreamPlan:

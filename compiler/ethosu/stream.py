@@ -93,12 +93,12 @@ class _Emitter:
         return TensorPlace(number, self._dram[self.lowered.homes[number].store], tensor.shape, tensor.dtype)
 
     def write_segment(self, layout: SegmentLayout) -> None:
-        """Copies and operations of a segment.  Weights of a step are copied in front of the step before it."""
+        """Copies and operations of a segment.  Weights of a step are copied in front of a step before it."""
         runs = [action for action in layout.actions if isinstance(action, RunRows)]
         begun, fetched = 0, set[int]()
         for action in layout.actions:
             if isinstance(action, RunRows):
-                for ahead in runs[begun : begun + 2]:
+                for ahead in runs[begun : begun + 1 + self.network.plan.ahead]:
                     if ahead.step not in fetched:
                         fetched.add(ahead.step)
                         self._fetch(layout, ahead.step, 0)
