@@ -7,17 +7,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.ethosu.block_cycles import MemoryTimes, burst_bytes, elementwise_times, window_times
 from simulator.ethosu.block_operation import Kernel, Result, Source
 from simulator.ethosu.command_words import Operation, decode_operations, encode, instructions
+from simulator.ethosu.driver_rules import check_alignment, driver_region_sizes
 from simulator.ethosu.executor import execute
 from simulator.ethosu.feature_map import FeatureMap
 from simulator.ethosu.stream_cycles import StreamTimes, memory_times, stream_times
 from simulator.ethosu.stream_error import StreamError
-from tests.simulator.ethosu.streams import Case, cases, words_of
+from tests.simulator.ethosu.streams import Case, cases, refusal, words_of
 
 SRAM = Fraction(16)
 FULL = Fraction(12)
@@ -149,3 +150,14 @@ def test_an_unknown_region_is_refused():
     words = words_of(*copy(5, 2, 16), ("OP_STOP", {"mask": 0}))
     with pytest.raises(StreamError, match="NPU_OP_DMA_START: region 5: expected one of 0, 1, 2"):
         times(words)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_changed_word_is_refused_or_timed(data):
+    """One line of a refusal, by the clock and by the rules of the driver."""
+    case = data.draw(st.sampled_from(cases()))
+    words, place = list(case.words), data.draw(st.integers(0, len(case.words) - 1))
+    words[place] ^= 1 << data.draw(st.integers(0, 31))
+    for read in (lambda: times(words), lambda: driver_region_sizes(words), lambda: check_alignment(words)):
+        assert "\n" not in (refusal(read) or "")

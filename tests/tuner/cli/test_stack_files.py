@@ -7,6 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compiler.ethosu.driver_file import write_tflite
+from compiler.ethosu.network_parts import compile_network
+from compiler.ethosu.segments import single_operators
+from compiler.frontend.tflite.network import read_network
 from simulator.ethosu.executor import execute
 from simulator.ethosu.raw_streams import read_raw_file
 from tests.compiler.ethosu.models import model
@@ -84,3 +88,19 @@ def test_a_run_has_them_beside_its_onnx_file(path):
     assert_right(out / "best.u65")
     assert main(["export", str(out), "--out", str(path.parent / "again.tflite")]) == 0
     assert (path.parent / "again.tflite").read_bytes() == (out / "best.tflite").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("machine", "code", "message"),
+    [(MACHINE, 2, "a custom operator 'ethos-u': expected a file"), (f"{MACHINE}:buffers_bytes.L1=1024", 3, "no plan fits level none")],
+)
+def test_files_and_parts_that_cannot_be_are_one_line(path, machine, code, message, capsys):
+    """A file that is compiled already, and a part with too little SRAM."""
+    streams = path.parent / "streams.tflite"
+    network = read_network(path.read_bytes())
+    streams.write_bytes(write_tflite(compile_network(network, single_operators(len(network.operators)), 384 << 10)))
+    source = streams if machine == MACHINE else path
+    assert main(["compile", str(source), "--machine", machine, "--out", str(path.parent / "out.tflite")]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
