@@ -11,13 +11,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.ethosu.step import BlockStep
-from simulator.ethosu.block_cycles import UnitWork, block_shapes, elementwise_kind, result_eighths
+from simulator.ethosu.block_cycles import UnitWork, block_shapes, burst_bytes, elementwise_kind, result_eighths
 from simulator.npu.errors import UnsupportedError
 
 BANK_BYTES, RESULT_BANKS, TABLE_BANK = 1024, 2, 46
 _INPUT_GRANULE, _SUM_GRANULE, _SUM_BYTES = 8, 16, 4
-_SRAM_RATE, _SRAM_LATENCY = 16, 32
-"""Bytes of SRAM in a cycle, and the cycles to the first."""
+_SRAM, _DRAM = (32, 16), ((500, 12), (250, 12))
+"""Cycles to the first byte and bytes in a cycle: of SRAM; of DRAM, of a read and of a write."""
+_BURSTS, _BRICK, _SCARCE = (32, 128), 16, 3
+"""Bytes of a burst of SRAM and of DRAM; channels of a brick; bytes of DRAM in a cycle where it is scarce, as blocks suit all levels."""
+_LATE = 16
+"""Results of the operation before in a cycle, times four."""
 _PART, _DEEP, _SHALLOW = 8, 32, 16
 """Rows and columns of a part of a kernel; channels of an input block, of either order of weights."""
 _ROWS, _COLUMNS, _CHANNELS = (32, 16, 8, 4, 2), (64, 32, 16, 8, 4, 2), tuple(range(128, 0, -8))
@@ -32,6 +36,13 @@ class Block(NamedTuple):
     input_end: int
     second_start: int
     sums_start: int
+
+
+class MapSide(NamedTuple):
+    """Where a feature map is: in DRAM or SRAM, in bricks of 16 channels or not."""
+
+    outside: bool
+    bricks: bool
 
 
 class BlockNeeds(NamedTuple):
@@ -51,6 +62,7 @@ class BlockNeeds(NamedTuple):
     part_first: bool
     weight_bytes: int
     eighths: int
+    sides: tuple[MapSide, MapSide]
 
 
 def part_kernel_first(step: BlockStep) -> bool:
@@ -58,12 +70,17 @@ def part_kernel_first(step: BlockStep) -> bool:
     return step.unit == "CONV" and step.reads[0].channels <= _SHALLOW and step.window.rows * step.window.columns > 1
 
 
-def choose_block(step: BlockStep, rows: int, channels: int, weight_bytes: int, depths: frozenset[int] = frozenset()) -> Block:
-    """The block for so many rows and channels of a result.  depths: channels of a block that are taken where one of them fits."""
+def choose_block(
+    step: BlockStep, rows: int, channels: int, weight_bytes: int, sides: tuple[MapSide, MapSide], depths: frozenset[int] = frozenset()
+) -> Block:
+    """The block for so many rows and channels of a result.
+
+    sides: where the input and the result are.  depths: channels of a block that are taken where one of them fits.
+    """
     window, source = step.window, step.reads[0]
     needs = BlockNeeds(
         step.unit, len(step.reads) > 1, rows, step.result.columns, channels, source.channels, window.reach_rows, window.reach_columns,
-        window.stride_y, window.stride_x, 2 if window.upscale else 1, part_kernel_first(step), weight_bytes, _eighths(step),
+        window.stride_y, window.stride_x, 2 if window.upscale else 1, part_kernel_first(step), weight_bytes, _eighths(step), sides,
     )  # fmt: skip
     block = (_best(needs, depths) if depths else None) or _best(needs, frozenset(_CHANNELS))
     if block is None:
@@ -80,7 +97,7 @@ def _best(needs: BlockNeeds, depths: frozenset[int]) -> Block | None:
                 block = _divided(needs, rows, columns, channels) if channels in depths else None
                 if block:
                     moved = _moved(needs, rows, columns, channels)
-                    cycles = max(_cycles(needs, rows, columns, channels), moved // _SRAM_RATE)
+                    cycles = max(_cycles(needs, rows, columns, channels), *_port_cycles(needs, rows, columns, channels, moved))
                     cost = (cycles, moved, -rows * columns * channels, columns)
                     if least is None or cost < least:
                         best, least = block, cost
@@ -122,19 +139,39 @@ def _moved(needs: BlockNeeds, rows: int, columns: int, channels: int) -> int:
 
 
 def _cycles(needs: BlockNeeds, rows: int, columns: int, channels: int) -> int:
-    """Cycles of an operation in blocks of a size, whose input and result are in SRAM."""
+    """Cycles of an operation in blocks of a size, from its begin to its end.
+
+    One that reads channels of its own begins late where its first block needs the last rows of its input: some of the cycles of the
+    operation before it are not hidden then, for which a fourth of what its results take stands.
+    """
     flat = needs.unit in ("CONV", "DEPTHWISE") and needs.rows == 1 and needs.columns % 2 == 0 and needs.kernel_rows == 1
     kind = "ELEMENTWISE" if needs.unit == "ELEMENTWISE" else needs.unit
     work = UnitWork(
         kind, needs.kernel_rows, needs.kernel_columns, needs.stride_y, needs.stride_x, needs.inputs, 1, needs.part_first, flat,
         needs.eighths,
     )  # fmt: skip
-    total = 0
+    (latency, rate), (write_latency, write_rate) = (_DRAM[place] if side.outside else _SRAM for place, side in enumerate(needs.sides))
+    total, drain = 0, 0
     for block in block_shapes((needs.rows, needs.columns, needs.channels), (rows, columns, channels)):
-        way = 2 * _SRAM_LATENCY + -(-work.input_bytes(*block[:3]) // _SRAM_RATE) + -(-block.elements // _SRAM_RATE)
-        sums, out = work.stages(*block[:3], way, 0 if needs.unit in ("POOL", "ELEMENTWISE") else _SRAM_LATENCY)
-        total += max(sums, out) * block.blocks
-    return total
+        way = latency + write_latency + -(-work.input_bytes(*block[:3]) // rate) + -(-block.elements // write_rate)
+        sums, out = work.stages(*block[:3], way, 0 if needs.unit in ("POOL", "ELEMENTWISE") else _SRAM[0])
+        total, drain = total + max(sums, out) * block.blocks, min(sums, out)
+    if needs.unit in ("DEPTHWISE", "POOL") and rows >= needs.rows:
+        drain += needs.rows * needs.columns * needs.inputs // _LATE
+    return total + drain
+
+
+def _port_cycles(needs: BlockNeeds, rows: int, columns: int, channels: int, moved: int) -> tuple[int, int]:
+    """Cycles of the ports of SRAM and DRAM.  moved: bytes of inputs and weights; weights count as of SRAM, by their weight."""
+    source, result = needs.sides
+    inputs = needs._replace(weight_bytes=0)
+    read, written = _moved(inputs, rows, columns, channels), needs.rows * needs.columns * needs.channels
+    read_run = (_BRICK if source.bricks else needs.inputs) * columns
+    write_run = _BRICK * columns if result.bricks else needs.channels * columns if needs.channels <= min(_BRICK, channels) else _BRICK
+    ports = [moved - read, 0]
+    for side, count, run in ((source, read, read_run), (result, written, write_run)):
+        ports[side.outside] += burst_bytes(count, run, _BURSTS[side.outside])
+    return ports[0] // _SRAM[1], ports[1] // _SCARCE
 
 
 def _eighths(step: BlockStep) -> int:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from compiler.ethosu.block_choice import Block, choose_block
+from compiler.ethosu.block_choice import Block, MapSide, choose_block
 from compiler.ethosu.buffer_addresses import Placed, TimedBuffer, allocate
 from compiler.ethosu.cascade import Action, CascadePlan, RunRows, schedule_cascade
 from compiler.ethosu.ring_rows import count_ring_rows
 from compiler.ethosu.segments import SegmentedNetwork
+from compiler.ethosu.step import BlockStep
 from compiler.ethosu.store_places import row_bytes
 from compiler.ethosu.weight_blobs import WeightBlob, encode_blob
 from simulator.npu.errors import InfeasibleError
@@ -159,14 +160,14 @@ class _Draft:
         step, runs = self.steps[number], len(self.runs[number])
         rows, channels = max((run.last - run.first for _, run in self.runs[number]), default=1), step.result.channels
         if step.weights is None:
-            return choose_block(step, rows, channels, 0), None
+            return choose_block(step, rows, channels, 0, self._sides(step)), None
         depths = frozenset(self.network.depths.get(self.network.digests[number], ()))
-        block = choose_block(step, rows, channels, _DRAM_COST, depths)
+        block = choose_block(step, rows, channels, _DRAM_COST, self._sides(step), depths)
         passes = -(-rows // block.rows) * -(-step.result.columns // block.columns)
         once = passes * runs == 1 and (small or not self.network.plan.copies)
         if once or (small and runs > 1):
             return block, StepWeights((self._blob(number, block, 0, channels),), False, passes * runs)
-        block = choose_block(step, rows, channels, _SRAM_COST, depths)
+        block = choose_block(step, rows, channels, _SRAM_COST, self._sides(step), depths)
         full = self._blob(number, block, 0, channels)
         count = -(-full.nbytes * _RUN_SHARE // self.sram) if small else 1
         width = max(1, -(-channels // count // block.channels)) * block.channels
@@ -174,6 +175,12 @@ class _Draft:
             return block, StepWeights((full,), True, 1)
         parts = [self._blob(number, block, first, min(channels, first + width)) for first in range(0, channels, width)]
         return block, StepWeights(tuple(parts), True, 1)
+
+    def _sides(self, step: BlockStep) -> tuple[MapSide, MapSide]:
+        """Where the first input and the result of a step are."""
+        inside, bricks = self.plan.rings | self.network.held, self.network.bricks
+        source, result = (MapSide(store not in inside, store in bricks) for store in (step.reads[0].store, step.result.store))
+        return source, result
 
     def _blob(self, number: int, block: Block, first: int, last: int) -> WeightBlob:
         key = (self.network.digests[number], block.channels, first, last)
