@@ -11,7 +11,7 @@ import pytest
 from compiler.ethosu.driver_file import write_raw
 from simulator.ethosu.raw_streams import read_raw_file
 from tests.c_rules import compiler
-from tests.compiler.ethosu.test_level_streams import LEVELS, machine_of, streams_of
+from tests.compiler.ethosu.test_level_streams import LEVELS, streams_of_all
 from tests.docs.fences import ROOT, blocks
 
 
@@ -30,7 +30,7 @@ def run(program: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_sections_of_every_level(program, tmp_path):
-    data = write_raw(streams_of("table_activations", machine_of(LEVELS)))
+    data = write_raw(streams_of_all("table_activations"))
     (tmp_path / "x.u65").write_bytes(data)
     file = read_raw_file(data)
     assert len(file.variants) > 1
@@ -51,7 +51,7 @@ def test_sections_of_every_level(program, tmp_path):
     ("content", "level", "message"), [(b"else", "none", "expected a file of raw words"), (None, "other", "level other: not in")]
 )
 def test_other_files_and_levels_are_refused(program, tmp_path, content, level, message):
-    data = content or write_raw(streams_of("table_activations", machine_of(LEVELS)))
+    data = content or write_raw(streams_of_all("table_activations"))
     (tmp_path / "x.u65").write_bytes(data)
     done = run(program, tmp_path / "x.u65", level)
     assert done.returncode == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -36,10 +38,15 @@ def streams_of(name: str, machine: Machine) -> LevelStreams:
     return select_streams([(network, plan) for plan in plans], machine)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@cache
+def streams_of_all(name: str) -> LevelStreams:
+    """Those of `LEVELS`."""
+    return streams_of(name, machine_of(LEVELS))
+
+
+@pytest.fixture(params=MODELS)
 def made(request: pytest.FixtureRequest) -> tuple[Model, Machine, LevelStreams]:
-    machine = machine_of(LEVELS)
-    return model(request.param), machine, streams_of(request.param, machine)
+    return model(request.param), machine_of(LEVELS), streams_of_all(request.param)
 
 
 def test_every_level_gives_the_same_integers(made):
