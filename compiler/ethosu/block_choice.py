@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 class MapSide(NamedTuple):
-    """Where a feature map is: in DRAM or SRAM, in bricks of 16 channels or not."""
+    """Place of a feature map: in DRAM or SRAM, in bricks of 16 channels or not."""
 
     outside: bool
     bricks: bool

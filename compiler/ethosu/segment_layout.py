@@ -177,7 +177,7 @@ class _Draft:
         return block, StepWeights(tuple(parts), True, 1)
 
     def _sides(self, step: BlockStep) -> tuple[MapSide, MapSide]:
-        """Where the first input and the result of a step are."""
+        """Places of the first input and of the result of a step."""
         inside, bricks = self.plan.rings | self.network.held, self.network.bricks
         source, result = (MapSide(store not in inside, store in bricks) for store in (step.reads[0].store, step.result.store))
         return source, result

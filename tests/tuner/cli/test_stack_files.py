@@ -94,7 +94,7 @@ def test_a_run_has_them_beside_its_onnx_file(path):
     ("machine", "code", "message"),
     [(MACHINE, 2, "a custom operator 'ethos-u': expected a file"), (f"{MACHINE}:buffers_bytes.L1=1024", 3, "no plan fits level none")],
 )
-def test_files_and_parts_that_cannot_be_are_one_line(path, machine, code, message, capsys):
+def test_impossible_files_are_one_line(path, machine, code, message, capsys):
     """A file that is compiled already, and a part with too little SRAM."""
     streams = path.parent / "streams.tflite"
     network = read_network(path.read_bytes())
