@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from compiler.ir.operators import (
     Conv,
-    DepthToSpace,
     Dequantise,
     LayerNorm,
     LookUp,
@@ -18,6 +17,7 @@ from compiler.ir.operators import (
     QuantisedPair,
     QuantisedSoftmax,
     Reflow,
+    Relayout,
     Resample,
     Softmax,
     Vector,
@@ -25,8 +25,6 @@ from compiler.ir.operators import (
 from compiler.ops.base import OperatorKind
 from compiler.ops.conv import ConvSpec
 from compiler.ops.conv_emitter import ConvJob, conv_rows
-from compiler.ops.depth_to_space import DepthToSpaceSpec
-from compiler.ops.depth_to_space_emitter import DepthToSpaceJob, depth_to_space_rows
 from compiler.ops.depthwise_emitter import DepthwiseJob, depthwise_rows
 from compiler.ops.elementwise import VectorSpec
 from compiler.ops.integer_elementwise import TypedSpec
@@ -41,6 +39,8 @@ from compiler.ops.quantised_matmul import QuantisedMatMulSpec
 from compiler.ops.quantised_softmax import QuantisedSoftmaxSpec
 from compiler.ops.reflow import ReflowSpec
 from compiler.ops.reflow_emitter import ReflowJob, reflow_rows
+from compiler.ops.relayout import RelayoutSpec
+from compiler.ops.relayout_emitter import RelayoutJob, relayout_rows
 from compiler.ops.resample import ResampleSpec
 from compiler.ops.resample_emitter import ResampleJob, resample_rows
 from compiler.ops.softmax import SoftmaxSpec
@@ -58,8 +58,8 @@ KINDS = (
     OperatorKind(QuantisedSoftmax, QuantisedSoftmaxSpec, TileJob, program_rows),
     OperatorKind(LayerNorm, LayerNormSpec, TileJob, program_rows),
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
+    OperatorKind(Relayout, RelayoutSpec, RelayoutJob, relayout_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
-    OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
     *(OperatorKind(op, TypedSpec, TileJob, program_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}

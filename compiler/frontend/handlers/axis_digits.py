@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.handlers.arrange import in_one_digit, window
 from compiler.frontend.handlers.to_graph import Translator
 from compiler.frontend.handlers.views import Atom, C, N, P, View, whole_axes
 from compiler.ir.operators import Conv, Pool, Reflow, Resample, Shape, Shuffle
@@ -40,7 +41,15 @@ def resample_axes(state: Translator, node: NodeProto, view: View, axis_taps: Map
         atoms = view.axes[axis]
         if any(atom.axis == N for atom in atoms):
             raise state.refuse(node, f"axis {axis} of {list(view.shape)} is the batch, or has some of it; images are taken whole")
-        if len(atoms) != 1:
+        if len(atoms) > 1:
+            view = in_one_digit(state, view, axis) or view
+    for axis in [axis for axis in axis_taps if _is_moved(state, view, axis)]:
+        sources = [place_taps[0][0] if place_taps else None for place_taps in axis_taps[axis].taps]
+        moved = window(state, view, axis, sources, fill) if axis_taps[axis] == select_places(sources) else None
+        if moved is not None:
+            view, axis_taps = moved, {other: taps for other, taps in axis_taps.items() if other != axis}
+    for axis in axis_taps:
+        if len(view.axes[axis]) != 1:
             raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one of channels or pixels of {state.shapes[view.tensor]}")
     channels, pixels = ([axis for axis in axis_taps if view.axes[axis][0].axis == kind] for kind in (C, P))
     for axis in channels:
@@ -58,6 +67,12 @@ def resample_axes(state: Translator, node: NodeProto, view: View, axis_taps: Map
         name, y = state.name(node, "" if last else ".pixels"), out if last else state.fresh(f"{out}.pixels")
         view = view.resized(state.emit(Resample(name, view.tensor, y, along[0], along[1], fill)), {atom: len(axis_taps[axis])})
     return view
+
+
+def _is_moved(state: Translator, view: View, axis: int) -> bool:
+    """Whether an axis is better cut by moving runs of channels: it has no digit, or one of several digits of the channels."""
+    atoms = view.axes[axis]
+    return not atoms or (atoms[0].axis == C and len(atoms) == 1 and atoms[0].size * atoms[0].stride < state.shapes[view.tensor][1])
 
 
 def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from compiler.frontend.handlers.arrange import as_operand, expand, repeat
 from compiler.frontend.handlers.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import Atoms, C, P, View, constant_as, whole_axes
@@ -170,6 +171,9 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     shape = np.broadcast_shapes(*(tensor_view.shape for tensor_view in views))
     full_index = next((i for i, tensor_view in enumerate(views) if tensor_view.shape == shape), None)
     if full_index is None:
+        full_index, expanded = 0, expand(state, views[0], shape)
+        views[0] = views[0] if expanded is None else expanded
+    if views[full_index].shape != shape:
         raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
     view = views[full_index]
     op_type, operand_views = node.op_type, [tensor_view for i, tensor_view in enumerate(views) if i != full_index]
@@ -195,7 +199,7 @@ def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool
 
 
 def select_input(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """View of the selected input: of Where with a uniform constant condition, and of Expand to the same shape."""
+    """View of the selected input, broadcast: of Where with a uniform constant condition, and of Expand."""
     index = 0
     if node.op_type == "Where":
         condition = state.constant(node, 0, "the condition")
@@ -203,9 +207,22 @@ def select_input(state: Translator, node: NodeProto, values: Attributes) -> None
             raise state.refuse(node, "its condition is true in parts; one that is the same everywhere is supported")
         index = 1 if condition.flat[0] else 2
     view = state.view(node, index)
-    if view.shape != (shape := state.known_shapes.get(node.output[0], ())):
+    shape = state.known_shapes.get(node.output[0], ())
+    if node.op_type == "Expand":
+        shape = np.broadcast_shapes(view.shape, [int(d) for d in state.constant(node, 1, "the shape").reshape(-1)])
+    view = view if view.shape == shape else expand(state, view, shape) or view
+    if view.shape != shape:
         raise state.refuse(node, f"{list(view.shape)} to {list(shape)}; the same shape is supported")
     state.views[node.output[0]] = view
+
+
+def tile(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    repeats = [int(count) for count in state.constant(node, 1, "the repeats").reshape(-1)]
+    tiled = repeat(state, view, {axis: count for axis, count in enumerate(repeats) if count != 1}) if min(repeats) > 0 else None
+    if tiled is None:
+        raise state.refuse(node, f"{list(view.shape)} times {repeats}; axes without images, once or more often, are supported")
+    state.views[node.output[0]] = tiled
 
 
 def _with_tensors(op: str, operand_count: int, swapped: bool) -> tuple[Step, ...]:
@@ -226,7 +243,12 @@ def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) ->
     tensor = state.in_rows_of(operand.tensor, view.tensor)
     m, k, h, w = state.shapes[tensor]
     broadcast = {atom.axis for atoms, operand_atoms in zip(view.axes, axes, strict=True) if atoms != operand_atoms for atom in atoms}
-    if any(operand_atoms not in (atoms, ()) for atoms, operand_atoms in zip(view.axes, axes, strict=True)) or m != n:
+    alike = all(operand_atoms in (atoms, ()) for atoms, operand_atoms in zip(view.axes, axes, strict=True))
+    if not alike or (P in broadcast and (h, w) != (1, 1)):
+        placed = as_operand(state, view, operand)
+        if placed is not None:
+            return placed
+    if not alike or m != n:
         raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(operand.shape)} lie in different orders")
     if k != c:
         tensor = _spread_channels(state, tensor, tuple(atom for operand_atoms in axes for atom in operand_atoms if atom.axis == C), k, c)
@@ -253,6 +275,7 @@ def _spread_channels(state: Translator, tensor: str, atoms: Atoms, source_channe
 
 ELEMENTWISE: dict[str, Handler] = {
     "Expand": select_input,
+    "Tile": tile,
     "Where": select_input,
     "BatchNormalization": batch_norm,
     "Clip": clip,

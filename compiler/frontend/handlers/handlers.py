@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
+from compiler.frontend.handlers.arrange import along
 from compiler.frontend.handlers.elementwise import ELEMENTWISE
 from compiler.frontend.handlers.image_norm import NORMALISING
 from compiler.frontend.handlers.pooling import POOLING
@@ -77,8 +79,6 @@ def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) ->
 
 
 def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
-    if values.get("transA", 0):
-        raise state.refuse(node, "transA = 1 transposes a computed tensor; only transA = 0 is supported")
     right = state.constant(node, 1, "the right side")
     if right.ndim != 2:
         raise state.refuse(node, f"right side of shape {list(right.shape)}; two axes are expected")
@@ -89,7 +89,7 @@ def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if state.has(node, 2):
         beta = np.float32(values.get("beta", 1.0))
         bias = _bias(state, node, state.constant(node, 2, "the bias"), weights.shape[0]) * beta
-    product(state, node, 1, weights, bias)
+    product(state, node, 1, weights, bias, transposed=bool(values.get("transA", 0)))
 
 
 def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -97,20 +97,42 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node, first)
     rank = len(view.shape)
     axis = int(values.get("axis", 1)) % rank
+    views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
     if view.axes[axis] == whole_axes(state.shapes[view.tensor], P) and view.axes[axis]:
         concat_pixels(state, node, axis)
         return
-    views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
     if len(views) == len(node.input) and all(_joins_channels(state, part, view, axis) for part in views):
         op = Concat(state.name(node), tuple(state.in_rows_of(part.tensor, view.tensor) for part in views), node.output[0])
         state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(part.shape[axis] for part in views)}).axes)
         return
-    if rank < 2 or axis != 1:
-        raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
+    if len(views) == len(node.input) and _deals_channels(state, views, axis):
+        op = Concat(state.name(node), tuple(part.tensor for part in views), node.output[0])
+        axes = list(view.axes)
+        axes[axis] = (Atom(C, len(views), state.shapes[view.tensor][1]), *axes[axis])
+        state.finish_as(node, op, tuple(axes))
+        return
+    if axis != 1 or rank < 2 or any(len(part.axes[0]) != len(view.axes[0]) or not _is_image(state, part) for part in views):
+        concat_pixels(state, node, axis)
+        return
     tensors = tuple(_channels(state, node, i, view) for i in range(len(node.input)))
     shape = view.shape
     channels = sum(state.shapes[name][1] for name in tensors)
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
+
+
+def _is_image(state: Translator, view: View) -> bool:
+    """Whether a view's tensor is (n, c, pixels) as ONNX has it, but for the order of its channels."""
+    shape, image_shape = state.shapes[view.tensor], graph_shape(view.shape)
+    if (*image_shape[:2], image_shape[2] * image_shape[3]) != (*shape[:2], shape[2] * shape[3]):
+        return False
+    return state.in_order(view).atoms == whole_axes(shape, N, C, P)
+
+
+def _deals_channels(state: Translator, views: Sequence[View], axis: int) -> bool:
+    """Whether equal views on tensors of their own are joined along some of their channels."""
+    view = views[0]
+    alike = all(part.axes == view.axes and state.shapes[part.tensor] == state.shapes[view.tensor] for part in views)
+    return alike and bool(view.axes[axis]) and all(atom.axis == C for atom in view.axes[axis])
 
 
 def _joins_channels(state: Translator, view: View, reference: View, axis: int) -> bool:
@@ -135,21 +157,24 @@ def _channels(state: Translator, node: NodeProto, index: int, reference: View) -
     return name
 
 
-def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset: int) -> int:
-    """Number of equal runs of channels that a Softmax covers separately."""
+def softmax_view(state: Translator, node: NodeProto, values: Attributes, opset: int) -> tuple[View, int]:
+    """Input of a Softmax with the axis as channels, and the number of equal runs of channels that it covers separately."""
     view = state.view(node)
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
-    # before opset 13 every axis from `axis` on is one
-    softmax_atoms = view.axes[axis] if opset >= 13 else merge_atoms(atom for atoms in view.axes[axis:] for atom in atoms)
-    size = math.prod(atom.size for atom in softmax_atoms)
-    if size == 1 or softmax_atoms != merge_atoms([Atom(C, size, 1)]):
-        raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
-    return state.shapes[view.tensor][1] // size
+    axes = range(axis, axis + 1 if opset >= 13 else rank)  # before opset 13 every axis from `axis` on is one
+    for candidate in (view, along(state, view, axes)):
+        if candidate is None:
+            continue
+        atoms = merge_atoms(atom for i in axes for atom in candidate.axes[i])
+        size = math.prod(atom.size for atom in atoms)
+        if atoms == merge_atoms([Atom(C, size, 1)]) and size > 1:
+            return candidate, state.shapes[candidate.tensor][1] // size
+    raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; an axis of several values that has no images is supported")
 
 
 def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
-    view, groups = state.view(node), softmax_groups(state, node, values, state.opset)
+    view, groups = softmax_view(state, node, values, state.opset)
     state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0], groups), view.axes)
 
 

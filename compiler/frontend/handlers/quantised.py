@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
-from compiler.frontend.handlers.handlers import concat, softmax_groups
+from compiler.frontend.handlers.handlers import concat, softmax_view
 from compiler.frontend.handlers.pooling import pool_window
 from compiler.frontend.handlers.quantised_inputs import integers_read, quantisation_at, read_column_tensors, shift_of, shifted_input
 from compiler.frontend.handlers.sequence import heads_of, over_axis
@@ -375,7 +375,7 @@ def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
     view, x_q = integers_read(state, node)
-    groups = softmax_groups(state, node, values, int(values["opset"]))
+    view, groups = softmax_view(state, node, values, int(values["opset"]))
     op = QuantisedSoftmax(state.name(node), view.tensor, node.output[0], x_q, quantisation_at(state, node, 3, x_q.dtype), groups)
     state.finish_as(node, op, view.axes)
 

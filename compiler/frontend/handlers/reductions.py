@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.handlers.arrange import arrange, without_images
 from compiler.frontend.handlers.axis_digits import ROWS, check_product, image_axis_of, reflow_to_stride
 from compiler.frontend.handlers.pooling import Mode, whole_image
 from compiler.frontend.handlers.to_graph import Handler, Translator
@@ -45,6 +46,9 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axes = [int(a) % rank for a in _axes(state, node, values, rank)]
+    if REDUCTIONS[node.op_type].core == "max" and any(atom.axis == C for axis in axes for atom in view.axes[axis]):
+        remaining = [axis for axis in without_images(view) if axis not in axes]
+        view = arrange(state, view, remaining, [axis for axis in without_images(view) if axis in axes]) or view
     reduced_atoms = dict.fromkeys((atom for axis in axes for atom in view.axes[axis]), 1)
     # the outermost first, so that inner strides stay valid
     batch, channels, pixels = (

@@ -1,6 +1,6 @@
 """Handlers that resample rows, columns and channels: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
 
-Rows and columns become a Resample, channels a Shuffle (or DepthToSpace); channels with fill values or duplicates become a 1x1 convolution.
+Rows and columns become a Resample, channels a Shuffle (or a Relayout); channels with fill values or duplicates become a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.handlers.axis_digits import is_all_pixels, resample_axes, resample_channels, slice_pixels
-from compiler.frontend.handlers.to_graph import Handler, Translator
+from compiler.frontend.handlers.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.handlers.views import View
 from compiler.frontend.handlers.window import finish_conv
 from compiler.frontend.onnx_io.attributes import Attributes, label
-from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
+from compiler.ir.operators import Conv, Resample, Shuffle
+from compiler.ir.operators.relayout import depth_to_space as depth_to_space_of
 from compiler.ir.taps import Tap, Taps, merge_taps, select_places
 from simulator.npu.errors import BadInputError
 
@@ -76,12 +77,19 @@ def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", 0)) % len(view.shape)
     index = state.constant(node, 1, "the indices")
-    if index.ndim > 1 or not index.size:
-        raise state.refuse(node, f"indices of shape {list(index.shape)}; one, or some along one axis, are supported")
-    _finish(state, node, view, {axis: select_places(int(i) % view.shape[axis] for i in index.reshape(-1))})
+    size = view.shape[axis]
+    if not index.size or index.min() < -size or index.max() >= size:
+        raise state.refuse(node, f"indices of shape {list(index.shape)}; some of -{size} to {size - 1} are supported")
+    _finish(state, node, view, {axis: select_places(int(i) % size for i in index.reshape(-1))})
     if index.ndim == 0:
         axis_view = state.views[node.output[0]]
         state.views[node.output[0]] = View(axis_view.tensor, (*axis_view.axes[:axis], *axis_view.axes[axis + 1 :]))
+    elif index.ndim > 1:
+        shape = (*view.shape[:axis], *index.shape, *view.shape[axis + 1 :])
+        reshaped = state.reshape(state.views[node.output[0]], shape)
+        if reshaped is None:
+            raise state.refuse(node, f"{list(shape)} of {list(view.shape)}; images would have to move")
+        state.views[node.output[0]] = reshaped
 
 
 def _mirrored(place: int, size: int) -> int:
@@ -120,12 +128,12 @@ def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 def _finish_any_size(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], fill: float = 0.0) -> None:
     """Set the view of output 0 as `_finish`, also for axes of size 1, which no atom represents."""
-    if all(view.axes[axis] for axis in axis_taps):
+    rank = len(view.shape)
+    by_image = rank in (3, 4) and 0 not in axis_taps and graph_shape(view.shape) == state.shapes[view.tensor]
+    if not by_image or all(view.axes[axis] for axis in axis_taps):
         state.views[node.output[0]] = resample_axes(state, node, view, axis_taps, node.output[0], fill)
         return
-    x, rank = state.image(node), len(view.shape)
-    if any(axis == 0 or rank not in (3, 4) for axis in axis_taps):
-        raise state.refuse(node, f"axes {sorted(axis_taps)} of {list(view.shape)}; channels, rows and columns of an image are supported")
+    x = state.image(node)
     _, _, h, w = state.shapes[x]
     if 1 in axis_taps:
         x = resample_channels(state, node, x, axis_taps[1], fill, state.fresh(f"{node.output[0]}.channels"))
@@ -292,7 +300,7 @@ def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> No
     if mode == "CRD":  # the pixels of an output channel are adjacent input channels; a Shuffle gives the other order
         order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
         x = state.emit(Shuffle(state.name(node, ".channels"), x, state.fresh(f"{x}.channels"), tuple(order.tolist())))
-    state.finish(node, DepthToSpace(state.name(node), x, node.output[0], block))
+    state.finish(node, depth_to_space_of(state.name(node), x, node.output[0], state.shapes[x], block))
 
 
 RESAMPLING: dict[str, Handler] = {

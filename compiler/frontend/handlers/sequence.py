@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from compiler.frontend.handlers.arrange import along, arrange, as_operand, expand, in_one_digit, resolve, window, without_images
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, constant_as, merge_atoms, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes, label
@@ -35,12 +37,14 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     the image).  rank: axes of the result if the input has fewer; `axis` is counted with this number.
     """
     view = state.view(node, index).of_rank(rank)
+    if not _over(state, view, axis):
+        view = along(state, view, [axis]) or view
     n, c, h, w = state.shapes[view.tensor]
     atoms, other_atoms = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
     if weights.shape[1] != view.shape[axis]:
         raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
     covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
-    if any(atom.axis == C or (atom.axis != N and covers) for atom in other_atoms) or any(atom.axis == N for atom in atoms):
+    if not _over(state, view, axis):
         raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})")
     order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
     kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
@@ -49,10 +53,21 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     return OverAxis(view.tensor, np.ascontiguousarray(kernel.reshape(-1, c, *((h, w) if covers else (1, 1)))), tuple(axes))
 
 
-def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
-    """Emit a product of input `index` with weights along an axis, as a convolution (`over_axis`)."""
-    axis_product = over_axis(state, node, axis, weights, index, rank)
-    state.finish_as(node, Conv(state.name(node), axis_product.tensor, node.output[0], floats(axis_product.kernel), bias), axis_product.axes)
+def _over(state: Translator, view: View, axis: int) -> bool:
+    """Whether an ONNX axis is all channels, or all channels and pixels."""
+    _, c, h, w = state.shapes[view.tensor]
+    sizes = {kind: math.prod(atom.size for atom in view.axes[axis] if atom.axis == kind) for kind in (N, C, P)}
+    return sizes[N] == 1 and sizes[C] == c and sizes[P] in (1, h * w)
+
+
+def product(
+    state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0, transposed: bool = False
+) -> None:
+    """Emit a product of input `index` with weights along an axis, as a convolution (`over_axis`).  transposed: with the other of its axes
+    instead, whose place the result takes."""
+    axis_product = over_axis(state, node, 1 - axis if transposed else axis, weights, index, rank)
+    axes = axis_product.axes[::-1] if transposed else axis_product.axes
+    state.finish_as(node, Conv(state.name(node), axis_product.tensor, node.output[0], floats(axis_product.kernel), bias), axes)
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -87,8 +102,39 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
     """Heads of a product [.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels
     of a head and the pixels of b, in either order."""
     a, b = (state.view(node, i) for i in indices)
-    if len(a.axes) != len(b.axes) or len(a.axes) < 2:
-        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
+    rank = max(len(a.axes), len(b.axes))
+    a, b = a.of_rank(rank), b.of_rank(rank)
+    if len(state.view(node, indices[0]).axes) < 2 or len(state.view(node, indices[1]).axes) < 2:
+        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; matrices are supported")
+    heads = _heads_as_they_lie(state, a, b)
+    if heads is None and (pair := _by_heads(state, a, b)) is not None:
+        heads = _heads_as_they_lie(state, *pair)
+    if heads is None:
+        raise state.refuse(
+            node,
+            f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
+            "one would have to be transposed",
+        )
+    return heads
+
+
+def _by_heads(state: Translator, a: View, b: View) -> tuple[View, View] | None:
+    """Both operands with leading axes and one of their last two as channels; None where images would have to move."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rank = len(a.axes)
+    expanded_a, expanded_b = expand(state, a, (*lead, *a.shape[-2:])), expand(state, b, (*lead, *b.shape[-2:]))
+    if expanded_a is None or expanded_b is None:
+        return None
+    heads = [axis for axis in without_images(expanded_a) if axis < rank - 2]
+    lane = resolve(state, expanded_b).axes[-1][-1:]
+    plain = not lane or (lane[0].axis, lane[0].stride) == (C, 1)
+    left = arrange(state, expanded_a, [*heads, rank - 1], [rank - 2])
+    right = arrange(state, expanded_b, [*heads, rank - 1 if plain else rank - 2], [rank - 2 if plain else rank - 1])
+    return None if left is None or right is None else (left, right)
+
+
+def _heads_as_they_lie(state: Translator, a: View, b: View) -> Heads | None:
+    """Heads of a product whose operands need no copy; None for others."""
     (m, k), (k_b, n) = a.axes[-2:], b.axes[-2:]
     shape_a, shape_b = state.shapes[a.tensor], state.shapes[b.tensor]
     lead_a, lead_b = (merge_atoms(atom for atoms in v.axes[:-2] for atom in atoms) for v in (a, b))
@@ -104,11 +150,7 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
     plain = k_b == whole_axes(shape_b, P) and per_head(n, shape_b[1] // heads)
     leads = [merge_atoms((*whole_axes(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
     if m != whole_axes(shape_a, P) or not per_head(k, size) or not (transposed or plain) or [lead_a, lead_b] != leads:
-        raise state.refuse(
-            node,
-            f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
-            "one would have to be transposed",
-        )
+        return None
     per = b.shape[-1]
     lead = tuple(
         tuple(Atom(C, atom.size, atom.stride // size * per) if atom.axis == C else atom for atom in atoms) for atoms in a.axes[:-2]
@@ -119,14 +161,16 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
 def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", -1)) % len(view.shape)
-    if view.axes[axis] != whole_axes(state.shapes[view.tensor], C) or math.prod(view.shape[axis:]) != view.shape[axis]:
-        raise state.refuse(node, f"over the axes from {axis} on of {list(view.shape)}; over the channels is supported")
+    channels = math.prod(view.shape[axis:])
+    if merge_atoms(atom for atoms in view.axes[axis:] for atom in atoms) != whole_axes(state.shapes[view.tensor], C):
+        view = along(state, view, range(axis, len(view.shape))) or view
+    if merge_atoms(atom for atoms in view.axes[axis:] for atom in atoms) != whole_axes(state.shapes[view.tensor], C):
+        raise state.refuse(node, f"over the axes from {axis} on of {list(view.shape)}; axes without images are supported")
     if any(node.output[1:]):
         raise state.refuse(node, "the mean or the deviation is asked for; only the normalised values are supported")
-    channels = view.shape[axis]
-    scale = floats(state.constant(node, 1, "the scale")).reshape(-1)
-    shift = floats(state.constant(node, 2, "the shift")).reshape(-1) if state.has(node, 2) else np.zeros(channels, np.float32)
-    scale, shift = (floats(np.broadcast_to(parameter, (channels,))) for parameter in (scale, shift))
+    scale = floats(state.constant(node, 1, "the scale"))
+    shift = floats(state.constant(node, 2, "the shift")) if state.has(node, 2) else np.zeros(1, np.float32)
+    scale, shift = (floats(np.broadcast_to(parameter, view.shape[axis:]).reshape(channels)) for parameter in (scale, shift))
     op = LayerNorm(state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)))
     state.finish_as(node, op, view.axes)
 
@@ -143,7 +187,7 @@ def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
-    """Emit a concatenation of sequences and constants: each part moves to its offset in a column of zeros, and the columns are added.
+    """Emit a concatenation of tensors and constants: each part moves to its offset in a tensor of zeros, and these are added.
 
     For integers of one scale the zeros are zero points, which add nothing.
     """
@@ -161,15 +205,12 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
     zero = 0 if q is None else int(q.zero_point[0])
     shape = list(first.shape)
     shape[axis] = size
-    sums: list[str] = []
-    for i, (offset, view) in enumerate(views):
-        same = view.axes[:axis] == first.axes[:axis] and view.axes[axis + 1 :] == first.axes[axis + 1 :]
-        if view.axes[axis] != whole_axes(state.shapes[view.tensor], P) or not same:
-            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
-        name = state.name(node, f".{i}")
-        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (size, 1), offset, zero)))
-    joint = View(sums[0], tuple((Atom(P, size, 1),) if i == axis else atoms for i, atoms in enumerate(first.axes)))
-    # all constant parts together are one more column
+    if all(_is_column(state, view, first, axis) for _, view in views):
+        sums = [_column(state, node, view, offset, size, zero, i) for i, (offset, view) in enumerate(views)]
+        joint = View(sums[0], tuple((Atom(P, size, 1),) if i == axis else atoms for i, atoms in enumerate(first.axes)))
+    else:
+        joint, sums = _windows(state, node, views, axis, size, zero)
+    # all constant parts together are one more addend
     values = np.full([d if i == axis else 1 for i, d in enumerate(shape)], zero, np.float32)
     for offset, part in parts:
         if not isinstance(part, View):
@@ -192,6 +233,41 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
         return
     steps = tuple(Step("add", operand=i) for i in range(1, len(sums)))
     state.finish_as(node, Vector(state.name(node), tuple(sums), node.output[0], steps), joint.axes)
+
+
+def _is_column(state: Translator, view: View, reference: View, axis: int) -> bool:
+    """Whether an axis is all pixels, and the other axes are those of the reference."""
+    same = view.axes[:axis] == reference.axes[:axis] and view.axes[axis + 1 :] == reference.axes[axis + 1 :]
+    return same and view.axes[axis] == whole_axes(state.shapes[view.tensor], P)
+
+
+def _column(state: Translator, node: NodeProto, view: View, offset: int, size: int, zero: int, index: int) -> str:
+    """Tensor of `size` pixels, those of a view from `offset` on."""
+    name = state.name(node, f".{index}")
+    return state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (size, 1), offset, zero))
+
+
+def _windows(
+    state: Translator, node: NodeProto, views: Sequence[tuple[int, View]], axis: int, size: int, zero: int
+) -> tuple[View, list[str]]:
+    """Views at their offsets along an axis of `size` entries, as tensors that lie as that of the first one; and its view."""
+    placed: list[View] = []
+    for offset, view in views:
+        places = [i - offset if offset <= i < offset + view.shape[axis] else None for i in range(size)]
+        moved = window(state, view, axis, places, zero)
+        if moved is None and (digit := in_one_digit(state, view, axis)) is not None:
+            moved = window(state, digit, axis, places, zero)
+        if moved is None:
+            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; an axis that has no images is supported")
+        placed.append(moved)
+    tensors: list[str] = []
+    for view in placed:
+        same = view.axes == placed[0].axes and state.shapes[view.tensor] == state.shapes[placed[0].tensor]
+        tensor = view.tensor if same else as_operand(state, placed[0], view)
+        if tensor is None:
+            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; its inputs lie in different orders")
+        tensors.append(tensor)
+    return placed[0], tensors
 
 
 SEQUENCE: dict[str, Handler] = {

@@ -16,7 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, host_order, merge_atoms, reshape_view, row_major, whole_axes
+from compiler.frontend.handlers.arrange import Arranged, Move, arrange, for_host, in_line
+from compiler.frontend.handlers.views import (
+    Atom,
+    Atoms,
+    C,
+    N,
+    P,
+    View,
+    host_order,
+    merge_atoms,
+    reshape_view,
+    row_major,
+    transpose_view,
+    whole_axes,
+)
 from compiler.frontend.onnx_io.attributes import Attributes, attributes, known_shapes, label, opset_of
 from compiler.frontend.onnx_io.fold import NO_ROOM, evaluate_node, fold_node
 from compiler.frontend.onnx_io.memory_budget import ByteBudget
@@ -62,6 +76,9 @@ class Translator:
         self.operators: list[Operator] = []
         self.views: dict[str, View] = {}
         self.shuffled: dict[View, str] = {}  # view -> tensor with its channels in order
+        self.moved: dict[Move, str] = {}  # arrangement -> its tensor
+        self.arranged: dict[str, Arranged] = {}  # tensors that were only arranged
+        self.copies: set[str] = set()  # tensors that arrangements made
         self.reflowed: dict[tuple[str, Shape], str] = {}  # (tensor, shape) -> the same pixels in rows of another width
         self.constants: dict[str, Array] = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer} | dict(
             beside or {}
@@ -105,6 +122,10 @@ class Translator:
             ordered = self.in_order(view)
             if ordered.atoms == whole_axes(shape, N, C, P):
                 return self.in_rows(ordered.tensor, image_shape)
+        axes = range(len(view.shape))
+        arranged = arrange(self, view, axes[1:2] or axes[:1], axes[2:], image_shape[3])
+        if arranged is not None:
+            return arranged.tensor
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
         )
@@ -125,8 +146,8 @@ class Translator:
         return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
 
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
-        """View in another shape, as `views.reshaped`; channels are shuffled into order where necessary."""
-        return reshape_view(view, onnx_shape) or reshape_view(self.in_order(view), onnx_shape)
+        """View in another shape, as `views.reshaped`; channels are shuffled into order, and values are moved, where necessary."""
+        return reshape_view(view, onnx_shape) or reshape_view(self.in_order(view), onnx_shape) or in_line(self, view, onnx_shape)
 
     def in_order(self, view: View) -> View:
         """View of the same values on a tensor whose channels have the order of the view."""
@@ -257,6 +278,9 @@ class Translator:
         elif self.rows and len(shape) == 2 and shape[0] > 1 and channels_last(self.model, name):
             self.shapes[name], self.matrices = (1, shape[1], shape[0], 1), True
             self.views[name] = View(name, tuple(whole_axes(self.shapes[name], axis) for axis in (P, C)))
+        elif len(shape) > 3 and channels_last(self.model, name) and not _is_reshaped(self.model, name):
+            self.shapes[name] = (shape[0], shape[-1], math.prod(shape[1:-2]), shape[-2])
+            self.views[name] = transpose_view(row_major(name, self.shapes[name], (shape[0], shape[-1], *shape[1:-1])), _last_axis(shape))
         elif (phases := strided_phases(self.model, name, shape)) > 1:
             self.shapes[name] = (shape[0], phases, shape[2] // phases, 1)
             self.views[name] = View(name, (whole_axes(self.shapes[name], N), (), whole_axes(self.shapes[name], P, C)))
@@ -289,6 +313,8 @@ class Translator:
             raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {HOST_TYPES} is supported")
         if host_order(view, self.shapes[view.tensor]) is None:
             view = self.views[name] = self.in_order(view)
+        if host_order(view, self.shapes[view.tensor]) is None:
+            view = self.views[name] = for_host(self, view) or view
         return Port(view.tensor, name, view.shape, self._order(name))
 
     def _order(self, name: str) -> tuple[int, int, int, int]:
@@ -332,6 +358,16 @@ def channels_last(model: ModelProto, name: str) -> bool:
                 pending += neighbours
                 seen.update(neighbours)
     return False
+
+
+def _last_axis(shape: Sequence[int]) -> list[int]:
+    """Permutation that brings axis 1 behind all others."""
+    return [0, *range(2, len(shape)), 1]
+
+
+def _is_reshaped(model: ModelProto, name: str) -> bool:
+    """Whether a reader of a tensor takes its values in other axes, so that the last one is no axis of its product."""
+    return any(name in node.input and node.op_type in ("Flatten", "Reshape") for node in model.graph.node)
 
 
 def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
@@ -383,9 +419,22 @@ def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str)
     for node in model.graph.node:
         translate_node(state, node, handlers)
     name = model.graph.name or "model"
-    graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest, state.tensors, state.types)
+    outputs = state.outputs()
+    read = read_tensors(state, outputs)
+    shapes, tensors, types = ({key: table[key] for key in table if key in read} for table in (state.shapes, state.tensors, state.types))
+    operators = tuple(op for op in state.operators if op.y in read)
+    graph = Graph(name, inputs, outputs, operators, shapes, digest, tensors, types)
     graph.verify()
     return graph
+
+
+def read_tensors(state: Translator, outputs: Sequence[Port]) -> set[str]:
+    """Tensors without arrangements that nothing reads: their readers read what was arranged."""
+    unread = set(state.copies - {port.tensor for port in outputs})
+    for op in reversed(state.operators):
+        if op.y not in unread:
+            unread.difference_update(op.inputs)
+    return state.shapes.keys() - unread
 
 
 def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Handler]) -> None:

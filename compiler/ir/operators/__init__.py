@@ -2,7 +2,6 @@
 
 from compiler.ir.operators.base import COLUMNS, ROWS, ZERO, Floats, Operator, Shape, Values
 from compiler.ir.operators.conv import Conv, Convolution, WeightShape
-from compiler.ir.operators.depth_to_space import DepthToSpace
 from compiler.ir.operators.matmul import HeadedProduct, MatMul
 from compiler.ir.operators.norm import LayerNorm
 from compiler.ir.operators.places import Concat, Shuffle
@@ -18,6 +17,7 @@ from compiler.ir.operators.quantised_values import (
     QuantisedSoftmax,
 )
 from compiler.ir.operators.reflow import Reflow
+from compiler.ir.operators.relayout import Relayout
 from compiler.ir.operators.resample import Resample
 from compiler.ir.operators.softmax import Softmax
 from compiler.ir.operators.vector import GUARDS, Step, StepOp, Vector
@@ -31,7 +31,6 @@ __all__ = [
     "Concat",
     "Conv",
     "Convolution",
-    "DepthToSpace",
     "Dequantise",
     "Floats",
     "HeadedProduct",
@@ -48,6 +47,7 @@ __all__ = [
     "QuantisedPair",
     "QuantisedSoftmax",
     "Reflow",
+    "Relayout",
     "Resample",
     "Shape",
     "Shuffle",

@@ -16,7 +16,6 @@ from compiler.ir.operators import (
     ZERO,
     Concat,
     Conv,
-    DepthToSpace,
     Dequantise,
     Floats,
     HeadedProduct,
@@ -39,6 +38,7 @@ from compiler.ir.operators import (
     StepOp,
     Vector,
 )
+from compiler.ir.operators.relayout import depth_to_space
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.registry import BY_OPERATOR
@@ -150,7 +150,7 @@ PRODUCERS: dict[str, Callable[[Rng, Size], Made]] = {
         _conv("q", "x", rng, size[0], 4 * size[0]),
         Pool("h", "q", "h", "max", (1, 1)),
         Vector("e", ("h",), "e", _steps("exp")),
-        DepthToSpace("d", "e", "d", 2),
+        depth_to_space("d", "e", "d", (1, 4 * size[0], *size[1:]), 2),
         Pool("p", "d", "p", "max", (2, 2), (2, 2)),
     ],
 }

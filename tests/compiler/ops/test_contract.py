@@ -12,7 +12,6 @@ from compiler.ir import taps
 from compiler.ir.graph import Graph
 from compiler.ir.operators import (
     Conv,
-    DepthToSpace,
     Dequantise,
     LayerNorm,
     LookUp,
@@ -26,11 +25,13 @@ from compiler.ir.operators import (
     QuantisedPair,
     QuantisedSoftmax,
     Reflow,
+    Relayout,
     Resample,
     Softmax,
     Step,
     Vector,
 )
+from compiler.ir.operators.relayout import Digit, depth_to_space
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.base import OnVector, vector_tiling
@@ -98,7 +99,14 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "reflow": ((1, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (5, 10), 1)),
     "reflow into zeros": ((2, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (30, 5), 40)),
     "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.select_places([None, *range(7)]))),
-    "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
+    "depth to space": ((2, 76, 5, 4), depth_to_space("y", "x", "y", (2, 76, 5, 4), 2)),
+    "relayout": (
+        (2, 60, 5, 4),
+        Relayout(
+            "y", "x", "y", 20, (Digit(2, 0, 2, 0, 2), Digit(4, 1, 0, 1, 4)), (Digit(6, 0, 4, 0, 5), Digit(2, 0, -1, 0, 2)), (3, 5, 4),
+            (-1, 1), 4, 0, 0.5,
+        ),
+    ),
 }  # fmt: skip
 Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
 SHARE = Quantisation.of(np.float32(1 / 256), np.uint8(0), np.uint8)
@@ -122,7 +130,7 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "whole image of bytes": ((2, 70, 13, 8), QuantisedAverage("y", "x", "y", (13, 8), Q, OTHER)),
     "softmax of bytes": ((2, 114, 4, 5), QuantisedSoftmax("y", "x", "y", Q, SHARE, 3)),
     "reflow of bytes": ((2, 70, 6, 8), Reflow("y", "x", "y", (6, 8), (30, 5), 40, -5.0)),
-    "depth to space of bytes": ((1, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
+    "depth to space of bytes": ((1, 76, 5, 4), depth_to_space("y", "x", "y", (1, 76, 5, 4), 2)),
     "slice and padding of bytes": (
         (1, 40, 6, 8),
         Resample("y", "x", "y", taps.select_places([None, 1, 3, 5]), taps.select_places([*range(8), None]), 7.0),

@@ -17,6 +17,7 @@ from simulator.npu.errors import BadInputError
 from tuner.zoo.builders.drawn import drawn
 from tuner.zoo.builders.efficientnet import efficientnet_b0
 from tuner.zoo.builders.inception import inception_v3
+from tuner.zoo.builders.llama import llama
 from tuner.zoo.builders.mobilenet import mobilenet_v1, mobilenet_v2
 from tuner.zoo.builders.nasnet import nasnet_mobile
 from tuner.zoo.builders.randwire import randwire
@@ -39,6 +40,7 @@ NETWORKS: dict[str, Network] = {
     "drawn": Network(drawn, {"size": 32, "blocks": 3, "widest": 64, "classes": 10}),
     "efficientnet_b0": Network(efficientnet_b0, {"size": 64, "width": 0.25, "classes": 10}),
     "inception_v3": Network(inception_v3, {"size": 75, "width": 0.125, "classes": 10}),
+    "llama": Network(llama, {"past": 15, "layers": 1, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 96}),
     "mobilenet_v1": Network(mobilenet_v1, {"size": 64, "width": 0.25, "classes": 10}),
     "mobilenet_v2": Network(mobilenet_v2, {"size": 64, "width": 0.25, "classes": 10}),
     "nasnet_mobile": Network(nasnet_mobile, {"size": 64, "filters": 12, "repeats": 1, "classes": 10}),

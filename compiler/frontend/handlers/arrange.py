@@ -1,0 +1,408 @@
+"""Views on tensors that lie as a reader needs them: any ONNX axes as channels and as pixels, at worst by a copy.
+
+Blocks of channels move by a `Relayout`.  Where other channels than before share a block, the lanes change by a product with the identity
+matrix, which exchanges channels and pixels: moves bring all other digits to the pixels, the product exchanges, moves bring the digits to
+their places.  A tensor that was only arranged is read where it came from, so an arrangement and its inverse cancel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, host_order, merge_atoms, reshape_view
+from compiler.frontend.onnx_io.memory_budget import ByteBudget
+from compiler.ir.lanes import CHANNEL_BLOCK
+from compiler.ir.operators import Floats, MatMul, Operator, QuantisedMatMul, Shape
+from compiler.ir.operators.relayout import Digit, Relayout, merge_digits, whole_digit
+from compiler.ir.quantised.parameters import Quantisation
+from simulator.npu.parts import DataType
+
+MOST_EXCHANGED = 64  # channels that one product exchanges, where they can be divided
+
+
+class Source(NamedTuple):
+    """Digit of an arranged tensor: `size` steps of `stride` along axis N, C or P of its source; values outside [low, high) are filled.
+
+    stride 0: the same values again.
+    """
+
+    axis: int
+    size: int
+    stride: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, atom: Atom) -> Source:
+        return cls(*atom, 0, atom.size)
+
+    @property
+    def whole(self) -> bool:
+        return (self.low, self.high) == (0, self.size)
+
+
+class Move(NamedTuple):
+    """Arrangement of a tensor: digits of its channels and of its pixels, the slowest first.
+
+    first: channel and pixel of the source for digits that are all 0.  width: pixels of a row.  fill: value of places without a source.
+    """
+
+    tensor: str
+    channels: tuple[Source, ...]
+    pixels: tuple[Source, ...]
+    first: tuple[int, int] = (0, 0)
+    width: int = 1
+    fill: float = 0.0
+
+
+class Arranged(NamedTuple):
+    """Tensor that was only arranged: digits of its channels and of its pixels, as atoms of the source."""
+
+    source: str
+    digits: dict[int, tuple[tuple[Atom, Atom], ...]]  # by axis: (atom, atom of the source)
+
+
+class Emitter(Protocol):
+    """State of a translation, as far as arrangements need it."""
+
+    shapes: dict[str, Shape]
+    types: dict[str, Quantisation]
+    tensors: dict[str, Floats]
+    moved: dict[Move, str]
+    arranged: dict[str, Arranged]
+    copies: set[str]  # tensors that arrangements made
+    budget: ByteBudget
+
+    def emit(self, op: Operator) -> str: ...
+    def fresh(self, base: str) -> str: ...
+
+
+def arrange(state: Emitter, view: View, channels: Sequence[int], pixels: Sequence[int], width: int = 1) -> View | None:
+    """View with ONNX axes `channels` as channels and `pixels` as pixels, the slowest first, in rows of `width` pixels; all other axes are
+    images.  None where images would have to move."""
+    view = resolve(state, view)
+    axes = (*channels, *pixels)
+    images = [atom for axis, atoms in enumerate(view.axes) if axis not in axes for atom in atoms]
+    moved_atoms = [atom for axis in axes for atom in view.axes[axis]]
+    if any(atom.axis != N for atom in images) or any(atom.axis == N for atom in moved_atoms):
+        return None
+    shape = state.shapes[view.tensor]
+    lie = [merge_atoms(atom for axis in part for atom in view.axes[axis]) for part in (channels, pixels)]
+    whole = [merge_atoms([Atom(axis, size, 1)]) for axis, size in ((C, shape[1]), (P, shape[2] * shape[3]))]
+    if lie == whole and shape[3] == width:
+        return view
+    sources = {axis: tuple(Source.of(atom) for atom in view.axes[axis]) for axis in axes}
+    return move_axes(state, view, sources, channels, pixels, width=width)
+
+
+def along(state: Emitter, view: View, axes: Sequence[int]) -> View | None:
+    """View with some ONNX axes as channels, and all others but images as pixels."""
+    return arrange(state, view, axes, [i for i in without_images(view) if i not in axes])
+
+
+def without_images(view: View) -> list[int]:
+    """ONNX axes that run over no images."""
+    return [i for i, atoms in enumerate(view.axes) if all(atom.axis != N for atom in atoms)]
+
+
+def in_line(state: Emitter, view: View, shape: Sequence[int]) -> View | None:
+    """View in another shape; values move where an axis of it lies in parts that cannot be split."""
+    axes = without_images(view)
+    for channels in (axes[-1:], axes[:1], ()):
+        arranged = arrange(state, view, channels, [axis for axis in axes if axis not in channels])
+        if arranged is not None and (reshaped := reshape_view(arranged, shape)) is not None:
+            return reshaped
+    return None
+
+
+def for_host(state: Emitter, view: View) -> View | None:
+    """View whose axes are whole axes of its tensor, as the host has them."""
+    axes = without_images(view)
+    kept = [axis for axis in axes if view.axes[axis] and view.axes[axis][-1][:1] == (C,)]
+    for axis in (*sorted(kept, key=lambda i: view.axes[i][-1].stride), *axes[-1:], *axes[:1]):
+        pixels = [i for i in axes if i != axis]
+        width = math.prod(view.shape[i] for i in axes if i > axis) if any(i < axis for i in pixels) else 1
+        arranged = arrange(state, view, [axis], pixels, width)
+        if arranged is not None and host_order(arranged, state.shapes[arranged.tensor]) is not None:
+            return arranged
+    return None
+
+
+def expand(state: Emitter, view: View, shape: Sequence[int]) -> View | None:
+    """View broadcast to a shape of at least its rank."""
+    view = view.of_rank(len(shape))
+    return repeat(state, view, {axis: wanted for axis, (size, wanted) in enumerate(zip(view.shape, shape, strict=True)) if size != wanted})
+
+
+def repeat(state: Emitter, view: View, times: Mapping[int, int]) -> View | None:
+    """View with the values of some ONNX axes repeated, by axis -> number of times."""
+    if not times:
+        return view
+    view, axes = resolve(state, view), without_images(view)
+    if not set(times) <= set(axes):
+        return None
+    sources = {axis: tuple(Source.of(atom) for atom in view.axes[axis]) for axis in axes}
+    sources |= {axis: (Source(P, count, 0, 0, count), *sources[axis]) for axis, count in times.items()}
+    channels = channel_axes(state, view)
+    return move_axes(state, view, sources, channels, [axis for axis in axes if axis not in channels])
+
+
+def channel_axes(state: Emitter, view: View) -> list[int]:
+    """ONNX axes that are the channels of a view's tensor, in their order; else the last axis, which they might become."""
+    axes = [axis for axis, atoms in enumerate(view.axes) if atoms and {atom.axis for atom in atoms} == {C}]
+    axes.sort(key=lambda axis: -view.axes[axis][0].stride)
+    if merge_atoms(a for axis in axes for a in view.axes[axis]) == merge_atoms([Atom(C, state.shapes[view.tensor][1], 1)]):
+        return axes
+    return without_images(view)[-1:]
+
+
+def in_one_digit(state: Emitter, view: View, axis: int) -> View | None:
+    """View one of whose ONNX axes, of several digits, is one digit of the pixels."""
+    axes = [i for i in without_images(view) if i != axis]
+    if axis not in without_images(view):
+        return None
+    lane = max(axes, key=lambda i: (any(atom[::2] == (C, 1) for atom in view.axes[i]), view.shape[i]), default=None)
+    channels = [] if lane is None else [lane]
+    return arrange(state, view, channels, [*(i for i in axes if i != lane), axis])
+
+
+def as_operand(state: Emitter, view: View, operand: View) -> str | None:
+    """Tensor of the values of `operand`, broadcast to the places that `view` has in its tensor."""
+    operand = operand.of_rank(len(view.axes))
+    sizes, places = [], []
+    for atoms, wanted, size in zip(view.axes, view.shape, operand.shape, strict=True):
+        for atom in atoms:
+            places.append(atom)
+            sizes.append(atom.size if size == wanted else 1)
+    split = reshape_view(operand, sizes) or in_line(state, operand, sizes)
+    if split is None:
+        return None
+    split = resolve(state, split)
+    images = [i for i, atom in enumerate(places) if atom.axis == N]
+    if any(atom.axis == N for i, atoms in enumerate(split.axes) if i not in images for atom in atoms):
+        return None
+    if any(split.axes[i] != (places[i],) for i in images):
+        return None
+    moving = [i for i in range(len(places)) if i not in images]
+    sources = {i: tuple(Source.of(atom) for atom in split.axes[i]) or (Source(P, places[i].size, 0, 0, places[i].size),) for i in moving}
+    parts = [sorted((i for i in moving if places[i].axis == axis), key=lambda i: -places[i].stride) for axis in (C, P)]
+    placed = move_axes(state, split, sources, *parts, width=state.shapes[view.tensor][3])
+    return None if placed is None else placed.tensor
+
+
+def window(state: Emitter, view: View, axis: int, places: Sequence[int | None], fill: float = 0.0) -> View | None:
+    """View with entries `places` of an ONNX axis of at most one digit, an arithmetic sequence between entries without a source (None).
+
+    None where they are no such sequence, or where lanes would have to be exchanged.
+    """
+    view, axes = resolve(state, view), without_images(view)
+    inside = [i for i, place in enumerate(places) if place is not None]
+    low, high = (inside[0], inside[-1] + 1) if inside else (0, 0)
+    step = (places[low + 1] or 0) - (places[low] or 0) if high - low > 1 else 1
+    start = (places[low] or 0) - low * step if inside else 0
+    if axis not in axes or len(view.axes[axis]) > 1 or any(places[i] != start + i * step for i in range(low, high)):
+        return None
+    atom = view.axes[axis][0] if view.axes[axis] else Atom(P, 1, 0)
+    sources = {i: tuple(Source.of(atom) for atom in view.axes[i]) for i in axes}
+    first = (start * atom.stride, 0) if atom.axis == C else (0, start * atom.stride)
+    if (atom.axis, atom.stride, step) == (C, 1, 1):  # lanes stay in runs that begin where a block does
+        deep = math.gcd(len(places), start, low, high, atom.size)
+        if deep % CHANNEL_BLOCK:
+            return None
+        count = len(places) // deep
+        sources[axis] = Source(C, count, deep, low // deep, high // deep), Source(C, deep, 1, 0, deep)
+    elif (atom.axis, atom.stride) == (C, 1) or (atom.axis == C and atom.stride % CHANNEL_BLOCK):
+        return None
+    else:
+        sources[axis] = (Source(atom.axis, len(places), atom.stride * step, low, high),)
+    channels = channel_axes(state, view)
+    return move_axes(state, view, sources, channels, [i for i in axes if i not in channels], first, 1, fill)
+
+
+def move_axes(
+    state: Emitter, view: View, sources: dict[int, tuple[Source, ...]], channels: Sequence[int], pixels: Sequence[int],
+    first: tuple[int, int] = (0, 0), width: int = 1, fill: float = 0.0,
+) -> View | None:  # fmt: skip
+    """View of a new tensor with `sources` as digits of the ONNX axes.  None where the product that changes lanes is too large."""
+    sources = {axis: tuple(source for source in digits if source.size > 1 or not source.whole) for axis, digits in sources.items()}
+    parts = [tuple(source for axis in part for source in sources[axis]) for part in (channels, pixels)]
+    move = Move(view.tensor, *parts, first, width, fill)
+    if move not in state.moved:
+        tensor = _move(state, move)
+        if tensor is None:
+            return None
+        state.moved[move] = tensor
+    tensor = state.moved[move]
+    atoms = {C: _strided(C, parts[0]), P: _strided(P, parts[1])}
+    if first == (0, 0) and all(source.whole and source.stride > 0 for part in parts for source in part):
+        n, c, h, w = state.shapes[view.tensor]
+        if math.prod(state.shapes[tensor][1:]) == c * h * w:
+            digits = {
+                axis: tuple((atom, Atom(*source[:3])) for atom, source in zip(atoms[axis], part, strict=True))
+                for axis, part in zip((C, P), parts, strict=True)
+            }
+            state.arranged[tensor] = Arranged(view.tensor, digits)
+    new = list(view.axes)
+    for axis_atoms, part in zip((atoms[C], atoms[P]), (channels, pixels), strict=True):
+        remaining = list(axis_atoms)
+        for axis in part:
+            new[axis] = merge_atoms(remaining[: len(sources[axis])])
+            remaining = remaining[len(sources[axis]) :]
+    return View(tensor, tuple(new))
+
+
+def _strided(axis: int, sources: Sequence[Source]) -> Atoms:
+    """Atoms of digits that cover an axis."""
+    atoms, stride = [], 1
+    for source in reversed(sources):
+        atoms.append(Atom(axis, source.size, stride))
+        stride *= source.size
+    return tuple(reversed(atoms))
+
+
+def resolve(state: Emitter, view: View) -> View:
+    """The same view on the tensor that its own was arranged from, as far back as its atoms can be followed."""
+    while view.tensor in state.arranged:
+        source, digits = state.arranged[view.tensor]
+        axes = []
+        for atoms in view.axes:
+            followed: list[Atom] = []
+            for atom in atoms:
+                origin = [atom] if atom.axis == N else _follow(atom, digits[atom.axis])
+                if origin is None:
+                    return view
+                followed += origin
+            axes.append(merge_atoms(followed))
+        view = View(source, tuple(axes))
+    return view
+
+
+def _follow(atom: Atom, digits: Sequence[tuple[Atom, Atom]]) -> list[Atom] | None:
+    """Atoms of the source that an atom runs over, the slowest first; None where it begins or ends within a step of a digit."""
+    out = []
+    for digit, origin in digits:
+        start, stop = max(atom.stride, digit.stride), min(atom.stride * atom.size, digit.stride * digit.size)
+        if start >= stop:
+            continue
+        if start % digit.stride or stop % start or start % atom.stride:
+            return None
+        out.append(Atom(origin.axis, stop // start, origin.stride * (start // digit.stride)))
+    return out if math.prod(piece.size for piece in out) == atom.size else None
+
+
+def _move(state: Emitter, move: Move) -> str | None:
+    """Emit an arrangement; returns its tensor."""
+    channels = state.shapes[move.tensor][1]
+    lane = move.channels[-1] if move.channels else None
+    if lane is None and channels == 1:
+        return _relayout(state, move, 1)
+    if lane is not None and (lane.axis, lane.stride) == (C, 1):
+        others = [source for source in (*move.channels[:-1], *move.pixels) if source.axis == C]
+        deep = math.gcd(channels, move.first[0], lane.size, lane.low, lane.high, *(source.stride for source in others))
+        group = Source(C, lane.size // deep, deep, lane.low // deep, lane.high // deep)
+        return _relayout(state, move._replace(channels=(*move.channels[:-1], group)), deep)
+    return _exchange(state, move)
+
+
+def _relayout(state: Emitter, move: Move, deep: int) -> str:
+    """Emit a move of groups of `deep` channels, the lanes of the result."""
+    _, c, h, w = state.shapes[move.tensor]
+    groups, pixels = (merge_digits(_digit(source, deep) for source in part) for part in (move.channels, move.pixels))
+    name = state.fresh(f"{move.tensor}.relayout")
+    first = move.first[0] // deep, move.first[1]
+    return _emit(state, Relayout(name, move.tensor, name, deep, groups, pixels, (c // deep, h, w), first, move.width, 0, move.fill))
+
+
+def _emit(state: Emitter, op: Operator) -> str:
+    state.copies.add(op.y)
+    return state.emit(op)
+
+
+def _digit(source: Source, deep: int) -> Digit:
+    group, pixel = (source.stride // deep, 0) if source.axis == C else (0, source.stride)
+    return Digit(source.size, group, pixel, source.low, source.high)
+
+
+def _exchange(state: Emitter, move: Move) -> str | None:
+    """Emit an arrangement whose lanes are another digit than those of the source; returns its tensor.
+
+    Moves bring all digits but the lanes of the source to the pixels, the new lanes last; a product exchanges; moves bring them in place.
+    """
+    n, c, h, w = state.shapes[move.tensor]
+    block = max([CHANNEL_BLOCK, *(DataType[q.dtype.name].lanes for q in state.types.values())])
+    targets = [*move.channels, *move.pixels]
+    of_channels = sorted((source for source in targets if source.axis == C and source.stride), key=lambda source: abs(source.stride))
+    old = of_channels[0] if of_channels else None
+    deep = math.gcd(c, *(source.stride for source in of_channels[1:]))
+    if old is not None and old.stride == 1 and old.whole and old.size == deep and move.first[0] % deep == 0 and deep > 2 * MOST_EXCHANGED:
+        part = max((d for d in range(CHANNEL_BLOCK, MOST_EXCHANGED + 1, CHANNEL_BLOCK) if deep % d == 0), default=deep)
+        if part < deep:
+            split = Source(C, deep // part, part, 0, deep // part), Source(C, part, 1, 0, part)
+            parts = (
+                tuple(piece for source in sources for piece in (split if source is old else (source,)))
+                for sources in (move.channels, move.pixels)
+            )
+            return _exchange(state, Move(move.tensor, *parts, *move[3:]))
+    start = move.first[0] % deep
+    if old is not None and not 0 <= start + old.stride * (old.size - 1) < deep:
+        return None
+    new = move.channels[-1] if move.channels else Source(P, 1, 1, 0, 1)
+    if new is old:
+        return None
+    wide = -(-new.size // block) * block
+    others = [source for source in targets if source is not old and source is not new and source.stride]
+    if not math.isfinite(move.fill) or not state.budget.take(4 * deep * deep):
+        return None
+    # the lanes of the source alone, all other digits as pixels
+    padded = Source(new.axis, wide, new.stride, new.low, new.high)
+    gathered = tuple(source for source in (*others, padded) if source.size > 1)
+    lies = (c, h * w) == (deep, math.prod(source.size for source in gathered)) and merge_digits(
+        _digit(source, deep) for source in gathered
+    ) in ((), (whole_digit(h * w, 0, 1),))
+    x = move.tensor
+    if not lies:
+        x = _relayout(state, Move(x, (), gathered, (move.first[0] - start, move.first[1]), 1, move.fill), deep)
+    y = _product(state, x, deep)
+    # every digit in its place
+    strides, stride = {}, 1
+    for source in reversed(others):
+        strides[id(source)] = stride
+        stride *= source.size
+    digits = []
+    for source in targets:
+        if source is new:
+            continue
+        if source is old:
+            digits.append(Digit(source.size, 0, source.stride, source.low, source.high))
+        else:
+            digits.append(whole_digit(source.size, strides.get(id(source), 0), 0))
+    count = max(0, len(move.channels) - 1)
+    groups, pixels = merge_digits(digits[:count]), merge_digits(digits[count:])
+    in_place = groups == merge_digits([whole_digit(stride, 1, 0)]) and pixels == merge_digits([whole_digit(deep, 0, 1)])
+    if in_place and wide == new.size and move.width == 1 and start == 0:
+        return y
+    name = state.fresh(f"{move.tensor}.relayout")
+    of = stride, deep, 1
+    return _emit(state, Relayout(name, y, name, new.size, groups, pixels, of, (0, start), move.width, wide, move.fill))
+
+
+def _product(state: Emitter, x: str, size: int) -> str:
+    """Emit the exchange of the `size` channels of a tensor with its pixels."""
+    n = state.shapes[x][0]
+    q = state.types.get(x)
+    identity = f"identity.{size}" + ("" if q is None else ".bytes")
+    if identity not in state.tensors:
+        values = np.eye(size, dtype=np.float32)[None, :, :, None]
+        if q is not None:
+            state.types[identity] = Quantisation.of(np.float32(1), None, np.dtype(np.int8))
+            values = values.astype(np.int8)
+        state.tensors[identity], state.shapes[identity] = values, (n, size, size, 1)
+        state.copies.add(identity)
+    name = state.fresh(f"{x}.exchange")
+    if q is None:
+        return _emit(state, MatMul(name, identity, x, name, 1, True))
+    return _emit(state, QuantisedMatMul(name, identity, x, name, 1, True, state.types[identity], q, q))
