@@ -18,7 +18,7 @@ def with_centred_sums(graph: Graph) -> Graph:
     """Graph with centred sums, and normalisations marked as `centred`."""
     sums = frozenset[str]()
     for op in graph.operators:
-        if isinstance(op, LayerNorm) and op.x not in sums:
+        if isinstance(op, LayerNorm) and not op.centred and op.x not in sums:
             sums |= _sums(op.x, graph)
     if not sums:
         return graph
@@ -43,7 +43,7 @@ def _sums(tensor: str, graph: Graph) -> frozenset[str]:
             continue
         sums.add(tensor)
         addends = _added(producers[tensor]) if tensor in producers else [] if tensor in graph.constants else None
-        readers = [op for op in consumers[tensor] if not isinstance(op, LayerNorm)]
+        readers = [op for op in consumers[tensor] if not isinstance(op, LayerNorm) or op.centred]
         linear = all(tensor in (_added(op) or ()) for op in readers) and not any(isinstance(op, Conv) and op.x == tensor for op in readers)
         if addends is None or not linear or any(port.tensor == tensor for port in graph.outputs):
             return frozenset()

@@ -8,12 +8,12 @@ their places.  A tensor that was only arranged is read where it came from, so an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, host_order, merge_atoms, reshape_view
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, R, View, host_order, merge_atoms, reshape_view
 from compiler.frontend.onnx_io.memory_budget import ByteBudget
 from compiler.ir.lanes import CHANNEL_BLOCK
 from compiler.ir.operators import Floats, MatMul, Operator, QuantisedMatMul, Shape
@@ -27,7 +27,7 @@ MOST_EXCHANGED = 64  # channels that one product exchanges, where they can be di
 class Source(NamedTuple):
     """Digit of an arranged tensor: `size` steps of `stride` along axis N, C or P of its source; values outside [low, high) are filled.
 
-    stride 0: the same values again.
+    stride 0: the same values again; the axis does not matter then.
     """
 
     axis: int
@@ -86,9 +86,7 @@ def arrange(state: Emitter, view: View, channels: Sequence[int], pixels: Sequenc
     images.  None where images would have to move."""
     view = resolve(state, view)
     axes = (*channels, *pixels)
-    images = [atom for axis, atoms in enumerate(view.axes) if axis not in axes for atom in atoms]
-    moved_atoms = [atom for axis in axes for atom in view.axes[axis]]
-    if any(atom.axis != N for atom in images) or any(atom.axis == N for atom in moved_atoms):
+    if not _leaves_images(view, axes):
         return None
     shape = state.shapes[view.tensor]
     lie = [merge_atoms(atom for axis in part for atom in view.axes[axis]) for part in (channels, pixels)]
@@ -132,23 +130,13 @@ def for_host(state: Emitter, view: View) -> View | None:
     return None
 
 
-def expand(state: Emitter, view: View, shape: Sequence[int]) -> View | None:
-    """View broadcast to a shape of at least its rank."""
-    view = view.of_rank(len(shape))
-    return repeat(state, view, {axis: wanted for axis, (size, wanted) in enumerate(zip(view.shape, shape, strict=True)) if size != wanted})
-
-
-def repeat(state: Emitter, view: View, times: Mapping[int, int]) -> View | None:
-    """View with the values of some ONNX axes repeated, by axis -> number of times."""
-    if not times:
+def without_repeats(state: Emitter, view: View) -> View | None:
+    """View in which every value occurs once, by a copy where it has to be."""
+    if not view.repeats:
         return view
-    view, axes = resolve(state, view), without_images(view)
-    if not set(times) <= set(axes):
-        return None
-    sources = {axis: tuple(Source.of(atom) for atom in view.axes[axis]) for axis in axes}
-    sources |= {axis: (Source(P, count, 0, 0, count), *sources[axis]) for axis, count in times.items()}
+    view = resolve(state, view)
     channels = channel_axes(state, view)
-    return move_axes(state, view, sources, channels, [axis for axis in axes if axis not in channels])
+    return arrange(state, view, channels, [axis for axis in without_images(view) if axis not in channels])
 
 
 def channel_axes(state: Emitter, view: View) -> list[int]:
@@ -170,14 +158,22 @@ def in_one_digit(state: Emitter, view: View, axis: int) -> View | None:
     return arrange(state, view, channels, [*(i for i in axes if i != lane), axis])
 
 
-def as_operand(state: Emitter, view: View, operand: View) -> str | None:
-    """Tensor of the values of `operand`, broadcast to the places that `view` has in its tensor."""
+def as_operand(state: Emitter, view: View, operand: View, part: tuple[int, int] | None = None, fill: float = 0.0) -> str | None:
+    """Tensor of the values of `operand`, broadcast to the places that `view` has in its tensor.
+
+    part: (axis, offset) of an axis along which the operand is a part of the view, between places of `fill`.
+    """
     operand = operand.of_rank(len(view.axes))
     sizes, places = [], []
-    for atoms, wanted, size in zip(view.axes, view.shape, operand.shape, strict=True):
-        for atom in atoms:
-            places.append(atom)
-            sizes.append(atom.size if size == wanted else 1)
+    for axis, (atoms, wanted, size) in enumerate(zip(view.axes, view.shape, operand.shape, strict=True)):
+        if part is not None and axis == part[0]:
+            lanes = math.prod(atom.size for atom in atoms[1:])  # of a part that is runs of lanes
+            if size % lanes or part[1] % lanes:
+                return None
+            sizes += [size // lanes, *(atom.size for atom in atoms[1:])]
+        else:
+            sizes += [atom.size if size == wanted else 1 for atom in atoms]
+        places += atoms
     split = reshape_view(operand, sizes) or in_line(state, operand, sizes)
     if split is None:
         return None
@@ -189,8 +185,17 @@ def as_operand(state: Emitter, view: View, operand: View) -> str | None:
         return None
     moving = [i for i in range(len(places)) if i not in images]
     sources = {i: tuple(Source.of(atom) for atom in split.axes[i]) or (Source(P, places[i].size, 0, 0, places[i].size),) for i in moving}
+    first = 0, 0
+    if part is not None:
+        i = sum(len(atoms) for atoms in view.axes[: part[0]])
+        atoms = split.axes[i]
+        if len(atoms) > 1:
+            return None
+        offset, (axis, size, stride) = part[1] * sizes[i] // operand.shape[part[0]], atoms[0] if atoms else Atom(P, 1, 0)
+        sources[i] = (Source(axis, places[i].size, stride, offset, offset + size),)
+        first = (-offset * stride, 0) if axis == C else (0, -offset * stride)
     parts = [sorted((i for i in moving if places[i].axis == axis), key=lambda i: -places[i].stride) for axis in (C, P)]
-    placed = move_axes(state, split, sources, *parts, width=state.shapes[view.tensor][3])
+    placed = move_axes(state, split, sources, *parts, first, state.shapes[view.tensor][3], fill)
     return None if placed is None else placed.tensor
 
 
@@ -227,7 +232,10 @@ def move_axes(
     state: Emitter, view: View, sources: dict[int, tuple[Source, ...]], channels: Sequence[int], pixels: Sequence[int],
     first: tuple[int, int] = (0, 0), width: int = 1, fill: float = 0.0,
 ) -> View | None:  # fmt: skip
-    """View of a new tensor with `sources` as digits of the ONNX axes.  None where the product that changes lanes is too large."""
+    """View of a new tensor with `sources` as digits of the ONNX axes.  None where images would have to move, or where the product that
+    changes lanes is too large."""
+    if not _leaves_images(view, (*channels, *pixels)):
+        return None
     sources = {axis: tuple(source for source in digits if source.size > 1 or not source.whole) for axis, digits in sources.items()}
     parts = [tuple(source for axis in part for source in sources[axis]) for part in (channels, pixels)]
     move = Move(view.tensor, *parts, first, width, fill)
@@ -255,6 +263,11 @@ def move_axes(
     return View(tensor, tuple(new))
 
 
+def _leaves_images(view: View, axes: Sequence[int]) -> bool:
+    """Whether ONNX axes `axes` run over no images, and all others over nothing else."""
+    return all((atom.axis == N) != (axis in axes) for axis, atoms in enumerate(view.axes) for atom in atoms)
+
+
 def _strided(axis: int, sources: Sequence[Source]) -> Atoms:
     """Atoms of digits that cover an axis."""
     atoms, stride = [], 1
@@ -272,7 +285,7 @@ def resolve(state: Emitter, view: View) -> View:
         for atoms in view.axes:
             followed: list[Atom] = []
             for atom in atoms:
-                origin = [atom] if atom.axis == N else _follow(atom, digits[atom.axis])
+                origin = [atom] if atom.axis in (N, R) else _follow(atom, digits[atom.axis])
                 if origin is None:
                     return view
                 followed += origin
@@ -376,10 +389,10 @@ def _exchange(state: Emitter, move: Move) -> str | None:
     for source in targets:
         if source is new:
             continue
-        if source is old:
+        if source is old or not source.stride:
             digits.append(Digit(source.size, 0, source.stride, source.low, source.high))
         else:
-            digits.append(whole_digit(source.size, strides.get(id(source), 0), 0))
+            digits.append(whole_digit(source.size, strides[id(source)], 0))
     count = max(0, len(move.channels) - 1)
     groups, pixels = merge_digits(digits[:count]), merge_digits(digits[count:])
     in_place = groups == merge_digits([whole_digit(stride, 1, 0)]) and pixels == merge_digits([whole_digit(deep, 0, 1)])

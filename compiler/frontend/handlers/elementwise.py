@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from compiler.frontend.handlers.arrange import as_operand, expand, repeat
 from compiler.frontend.handlers.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
+from compiler.frontend.handlers.arrange import as_operand, without_repeats
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import Atoms, C, P, View, constant_as, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes
+from compiler.ir.lanes import CHANNEL_BLOCK
 from compiler.ir.operators import Conv, Floats, Step, Vector
 
 
@@ -159,7 +160,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
         _emit_with_constant(state, node, view, array, constants[0] == 0)
         return
     views = [state.view(node, i) for i in tensors]
-    if len({tensor_view.axes for tensor_view in views}) > 1:
+    if len({tensor_view.axes for tensor_view in views}) > 1 and not all(_in_runs(state, tensor_view) for tensor_view in views):
         views = [state.in_order(tensor_view) for tensor_view in views]
     if len(views) == 1:
         state.views[node.output[0]] = views[0]
@@ -171,7 +172,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     shape = np.broadcast_shapes(*(tensor_view.shape for tensor_view in views))
     full_index = next((i for i, tensor_view in enumerate(views) if tensor_view.shape == shape), None)
     if full_index is None:
-        full_index, expanded = 0, expand(state, views[0], shape)
+        full_index, expanded = 0, without_repeats(state, views[0].expanded(shape))
         views[0] = views[0] if expanded is None else expanded
     if views[full_index].shape != shape:
         raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
@@ -185,6 +186,14 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
         op_type, operand_views = "Mul", [View(state.emit(root), operand_views[0].axes)]
     operands = tuple(_broadcast(state, node, view, tensor_view) for tensor_view in operand_views)
     _chain(state, node, _with_tensors(op_type, len(operands), full_index > 0), view, operands)
+
+
+def _in_runs(state: Translator, view: View) -> bool:
+    """Whether a view has its channels in order, or in another order of runs that fill blocks."""
+    if state.in_order_already(view):
+        return True
+    runs = view.digits(C)[0]
+    return runs.stride == 1 and runs.size % CHANNEL_BLOCK == 0
 
 
 def _is_root(state: Translator, tensor: str) -> bool:
@@ -206,23 +215,23 @@ def select_input(state: Translator, node: NodeProto, values: Attributes) -> None
         if condition.size == 0 or (condition != condition.flat[0]).any():
             raise state.refuse(node, "its condition is true in parts; one that is the same everywhere is supported")
         index = 1 if condition.flat[0] else 2
-    view = state.view(node, index)
+    view = state.repeated_view(node, index)
     shape = state.known_shapes.get(node.output[0], ())
     if node.op_type == "Expand":
         shape = np.broadcast_shapes(view.shape, [int(d) for d in state.constant(node, 1, "the shape").reshape(-1)])
-    view = view if view.shape == shape else expand(state, view, shape) or view
+    if np.broadcast_shapes(view.shape, shape) == shape:
+        view = view.expanded(shape)
     if view.shape != shape:
         raise state.refuse(node, f"{list(view.shape)} to {list(shape)}; the same shape is supported")
     state.views[node.output[0]] = view
 
 
 def tile(state: Translator, node: NodeProto, values: Attributes) -> None:
-    view = state.view(node)
+    view = state.repeated_view(node)
     repeats = [int(count) for count in state.constant(node, 1, "the repeats").reshape(-1)]
-    tiled = repeat(state, view, {axis: count for axis, count in enumerate(repeats) if count != 1}) if min(repeats) > 0 else None
-    if tiled is None:
-        raise state.refuse(node, f"{list(view.shape)} times {repeats}; axes without images, once or more often, are supported")
-    state.views[node.output[0]] = tiled
+    if len(repeats) != len(view.shape) or min(repeats) < 1:
+        raise state.refuse(node, f"{list(view.shape)} times {repeats}; every axis once or more often is supported")
+    state.views[node.output[0]] = view.repeated({axis: count for axis, count in enumerate(repeats) if count != 1})
 
 
 def _with_tensors(op: str, operand_count: int, swapped: bool) -> tuple[Step, ...]:
@@ -244,7 +253,8 @@ def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) ->
     m, k, h, w = state.shapes[tensor]
     broadcast = {atom.axis for atoms, operand_atoms in zip(view.axes, axes, strict=True) if atoms != operand_atoms for atom in atoms}
     alike = all(operand_atoms in (atoms, ()) for atoms, operand_atoms in zip(view.axes, axes, strict=True))
-    if not alike or (P in broadcast and (h, w) != (1, 1)):
+    by_runs = k != c and k % CHANNEL_BLOCK == 0  # the same runs of channels again
+    if not alike or by_runs or (P in broadcast and (h, w) != (1, 1)):
         placed = as_operand(state, view, operand)
         if placed is not None:
             return placed

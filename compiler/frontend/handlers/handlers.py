@@ -180,7 +180,7 @@ def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the same values in the same order."""
-    view = state.view(node)
+    view = state.repeated_view(node)
     shape = list(view.shape)
     # the output shape, by the rules of each operator
     if node.op_type == "Reshape":
@@ -215,7 +215,7 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Transpose: another view; its readers decide whether they support it."""
-    view = state.view(node)
+    view = state.repeated_view(node)
     state.views[node.output[0]] = transpose_view(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
 
 
@@ -225,7 +225,7 @@ def identity(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
     if node.op_type == "Dropout" and state.has(node, 2) and bool(state.constant(node, 2, "training_mode").reshape(-1)[0]):
         raise state.refuse(node, "training_mode is on; inference is supported")
-    state.views[node.output[0]] = state.view(node)
+    state.views[node.output[0]] = state.repeated_view(node)
 
 
 def lrn(state: Translator, node: NodeProto, values: Attributes) -> None:

@@ -1,8 +1,9 @@
-"""Recognition of operators that exporters decompose: LayerNormalization and GELU.
+"""Recognition of operators that exporters decompose: LayerNormalization, RMSNormalization and GELU.
 
 | operator           | written as                                                                            |
 |--------------------|---------------------------------------------------------------------------------------|
 | LayerNormalization | d / sqrt(mean(d * d) + epsilon) with d = x - mean(x), over the last axis              |
+| RMSNormalization   | x / sqrt(mean(x * x) + epsilon), over the last axis                                   |
 | Gelu               | x * 0.5 * (1 + erf(x * sqrt(1/2))), factors in any order                              |
 | Gelu (tanh)        | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
 
@@ -149,10 +150,15 @@ def _layer_norm(seen: _Producers, node: NodeProto) -> NodeProto | None:
                 pairs.append((d, inverse.input[1]))
     for d, root in pairs:
         difference, square_root = seen.producer(d, "Sub"), seen.producer(root, "Sqrt")
-        if difference is None or square_root is None:
+        if square_root is None:
             continue
         variance = seen.with_number(seen.producer(square_root.input[0], "Add"))
         squares = _mean(seen, variance[0]) if variance is not None else None
+        if variance is not None and squares is not None and difference is None and seen.factors(squares) == (1.0, (d, d)):
+            name = node.name or node.output[0]
+            return helper.make_node("RMSNormalization", [d, ONE], [node.output[0]], name=name, axis=-1, epsilon=variance[1])
+        if difference is None:
+            continue
         x = difference.input[0]
         # an exporter may compute the same difference twice
         if variance is None or squares is None or _mean(seen, difference.input[1]) != x:

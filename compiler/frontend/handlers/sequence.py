@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from compiler.frontend.handlers.arrange import along, arrange, as_operand, expand, in_one_digit, resolve, window, without_images
+from compiler.frontend.handlers.arrange import along, arrange, as_operand, in_line, in_one_digit, resolve, window, without_repeats
 from compiler.frontend.handlers.to_graph import Handler, Translator
-from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, constant_as, merge_atoms, whole_axes
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, R, View, constant_as, merge_atoms, reshape_view, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes, label
 from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, QuantisedPair, Reflow, Step, Vector
 from simulator.npu.errors import BadInputError
@@ -40,7 +40,7 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     if not _over(state, view, axis):
         view = along(state, view, [axis]) or view
     n, c, h, w = state.shapes[view.tensor]
-    atoms, other_atoms = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
+    atoms = view.axes[axis]
     if weights.shape[1] != view.shape[axis]:
         raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
     covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
@@ -101,36 +101,55 @@ class Heads(NamedTuple):
 def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 1)) -> Heads:
     """Heads of a product [.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels
     of a head and the pixels of b, in either order."""
-    a, b = (state.view(node, i) for i in indices)
+    a, b = (state.repeated_view(node, i) for i in indices)
+    if min(len(a.axes), len(b.axes)) < 2:
+        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; matrices are supported")
     rank = max(len(a.axes), len(b.axes))
     a, b = a.of_rank(rank), b.of_rank(rank)
-    if len(state.view(node, indices[0]).axes) < 2 or len(state.view(node, indices[1]).axes) < 2:
-        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; matrices are supported")
-    heads = _heads_as_they_lie(state, a, b)
-    if heads is None and (pair := _by_heads(state, a, b)) is not None:
-        heads = _heads_as_they_lie(state, *pair)
+    heads = _heads_as_they_lie(state, a, b) or _moved_heads(state, a, b)
     if heads is None:
-        raise state.refuse(
-            node,
-            f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
-            "one would have to be transposed",
-        )
+        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}: images would have to move, or to be repeated")
     return heads
 
 
-def _by_heads(state: Translator, a: View, b: View) -> tuple[View, View] | None:
-    """Both operands with leading axes and one of their last two as channels; None where images would have to move."""
+def _moved_heads(state: Translator, a: View, b: View) -> Heads | None:
+    """Heads of a product after copies of its operands; None where images would have to move.
+
+    Leading axes in which b repeats are rows: its heads are read once for all of them.
+    """
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    rank = len(a.axes)
-    expanded_a, expanded_b = expand(state, a, (*lead, *a.shape[-2:])), expand(state, b, (*lead, *b.shape[-2:]))
-    if expanded_a is None or expanded_b is None:
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    b = b.expanded((*lead, k, n))
+    left = without_repeats(state, a.expanded((*lead, m, k)))
+    # every digit of the leading axes of b is an axis
+    atoms = [atom for axis in b.axes[:-2] for atom in axis]
+    sizes = [atom.size for atom in atoms]
+    left = None if left is None else reshape_view(left, (*sizes, m, k)) or in_line(state, left, (*sizes, m, k))
+    if left is None:
         return None
-    heads = [axis for axis in without_images(expanded_a) if axis < rank - 2]
-    lane = resolve(state, expanded_b).axes[-1][-1:]
+    rows, heads = ([i for i, atom in enumerate(atoms) if (atom.axis == R) == repeats and atom.axis != N] for repeats in (True, False))
+    rank = len(atoms) + 2
+    kept = [i for i, atom in enumerate(atoms) if atom.axis != R]
+    right = View(b.tensor, (*((atoms[i],) for i in kept), *b.axes[-2:]))
+    lane = resolve(state, right).axes[-1][-1:]
     plain = not lane or (lane[0].axis, lane[0].stride) == (C, 1)
-    left = arrange(state, expanded_a, [*heads, rank - 1], [rank - 2])
-    right = arrange(state, expanded_b, [*heads, rank - 1 if plain else rank - 2], [rank - 2 if plain else rank - 1])
-    return None if left is None or right is None else (left, right)
+    lead_right = [kept.index(i) for i in heads]
+    ends = [len(kept) + 1, len(kept)] if plain else [len(kept), len(kept) + 1]
+    arranged_left = arrange(state, left, [*heads, rank - 1], [*rows, rank - 2])
+    arranged_right = arrange(state, right, [*lead_right, ends[0]], ends[1:])
+    if arranged_left is None or arranged_right is None:
+        return None
+    axes = arranged_left.axes
+    joint_rows = merge_atoms(atom for i in (*rows, rank - 2) for atom in axes[i])
+    joint = _heads_as_they_lie(state, View(arranged_left.tensor, (*(axes[i] for i in kept), joint_rows, axes[-1])), arranged_right)
+    if joint is None:
+        return None
+    of_digit = {i: joint.axes[kept.index(i)] for i in kept} | {i: axes[i] for i in rows}
+    out, first = [], 0
+    for axis in b.axes[:-2]:
+        out.append(merge_atoms(atom for i in range(first, first + len(axis)) for atom in of_digit[i]))
+        first += len(axis)
+    return joint._replace(axes=(*out, axes[rank - 2], joint.axes[-1]))
 
 
 def _heads_as_they_lie(state: Translator, a: View, b: View) -> Heads | None:
@@ -158,6 +177,9 @@ def _heads_as_they_lie(state: Translator, a: View, b: View) -> Heads | None:
     return Heads(a.tensor, b.tensor, heads, transposed, (*lead, m, (Atom(C, per, 1),)))
 
 
+_OF_SQUARES = ("RMSNormalization", "SimplifiedLayerNormalization")  # without a mean
+
+
 def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", -1)) % len(view.shape)
@@ -171,7 +193,9 @@ def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     scale = floats(state.constant(node, 1, "the scale"))
     shift = floats(state.constant(node, 2, "the shift")) if state.has(node, 2) else np.zeros(1, np.float32)
     scale, shift = (floats(np.broadcast_to(parameter, view.shape[axis:]).reshape(channels)) for parameter in (scale, shift))
-    op = LayerNorm(state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)))
+    op = LayerNorm(
+        state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)), node.op_type in _OF_SQUARES
+    )
     state.finish_as(node, op, view.axes)
 
 
@@ -251,28 +275,28 @@ def _windows(
     state: Translator, node: NodeProto, views: Sequence[tuple[int, View]], axis: int, size: int, zero: int
 ) -> tuple[View, list[str]]:
     """Views at their offsets along an axis of `size` entries, as tensors that lie as that of the first one; and its view."""
-    placed: list[View] = []
-    for offset, view in views:
-        places = [i - offset if offset <= i < offset + view.shape[axis] else None for i in range(size)]
-        moved = window(state, view, axis, places, zero)
-        if moved is None and (digit := in_one_digit(state, view, axis)) is not None:
-            moved = window(state, digit, axis, places, zero)
-        if moved is None:
-            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; an axis that has no images is supported")
-        placed.append(moved)
+    largest = max(range(len(views)), key=lambda i: views[i][1].shape[axis])
+    offset, view = views[largest]
+    places = [i - offset if offset <= i < offset + view.shape[axis] else None for i in range(size)]
+    joint = window(state, view, axis, places, zero)
+    if joint is None and (digit := in_one_digit(state, view, axis)) is not None:
+        joint = window(state, digit, axis, places, zero)
     tensors: list[str] = []
-    for view in placed:
-        same = view.axes == placed[0].axes and state.shapes[view.tensor] == state.shapes[placed[0].tensor]
-        tensor = view.tensor if same else as_operand(state, placed[0], view)
+    for i, (offset, view) in enumerate(views):
+        tensor = None
+        if joint is not None:
+            tensor = joint.tensor if i == largest else as_operand(state, joint, view, (axis, offset), zero)
         if tensor is None:
-            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; its inputs lie in different orders")
+            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; an axis that has no images is supported")
         tensors.append(tensor)
-    return placed[0], tensors
+    assert joint is not None
+    return joint, tensors
 
 
 SEQUENCE: dict[str, Handler] = {
     "MatMul": matmul,
     "LayerNormalization": layer_norm,
+    **dict.fromkeys(_OF_SQUARES, layer_norm),
     "Gelu": gelu,
     "Erf": gelu,
 }

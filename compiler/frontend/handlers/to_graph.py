@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.handlers.arrange import Arranged, Move, arrange, for_host, in_line
+from compiler.frontend.handlers.arrange import Arranged, Move, arrange, for_host, in_line, without_repeats
 from compiler.frontend.handlers.views import (
     Atom,
     Atoms,
@@ -62,14 +62,20 @@ class Translator:
     """State of the translation of one model; handlers in `compiler.frontend.handlers.handlers` call its methods.
 
     rows: whether a matrix input [m, k] of products is one image of m pixels, which fill the rows of the matrix unit; else m images of one
-    pixel.  matrices: whether the model has such a matrix.
+    pixel.  matrices: whether the model has such a matrix.  images: whether the first axis of other inputs is that of images; else it is
+    pixels, which can move.
     """
 
     def __init__(
-        self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, Array] | None = None, rows: bool = True
+        self,
+        model: ModelProto,
+        budget: ByteBudget | None = None,
+        beside: Mapping[str, Array] | None = None,
+        rows: bool = True,
+        images: bool = True,
     ) -> None:
         self.model = model
-        self.rows, self.matrices = rows, False
+        self.rows, self.matrices, self.images = rows, False, images
         self.budget = ByteBudget.of(model) if budget is None else budget
         self.opset = opset_of(model)
         self.shapes: dict[str, Shape] = {}
@@ -105,6 +111,17 @@ class Translator:
         return self.constants[name]
 
     def view(self, node: NodeProto, index: int = 0) -> View:
+        """View of an input; what Expand and Tile repeat is copied."""
+        view = self.repeated_view(node, index)
+        copied = without_repeats(self, view)
+        if copied is None:
+            raise self.refuse(
+                node, f"input {node.input[index]!r} of shape {list(view.shape)} repeats images; all other axes can be repeated"
+            )
+        return copied
+
+    def repeated_view(self, node: NodeProto, index: int = 0) -> View:
+        """View of an input, which may repeat values."""
         if not self.has(node, index):
             raise self.refuse(node, f"input {index} is missing")
         name = node.input[index]
@@ -152,11 +169,11 @@ class Translator:
     def in_order(self, view: View) -> View:
         """View of the same values on a tensor whose channels have the order of the view."""
         atoms = [atom for atom in view.atoms if atom.axis == C]
+        if self.in_order_already(view):
+            return view
         order = np.zeros((1,), np.int64)
         for atom in atoms:
             order = (order[:, None] + np.arange(atom.size) * atom.stride).reshape(-1)
-        if np.array_equal(order, np.arange(len(order))):
-            return view
         if view not in self.shuffled:
             name = self.fresh(f"{view.tensor}.shuffle")
             self.shuffled[view] = self.emit(Shuffle(name, view.tensor, name, tuple(order.tolist())))
@@ -166,6 +183,10 @@ class Translator:
             renamed[atom] = Atom(C, atom.size, stride)
             stride *= atom.size
         return View(self.shuffled[view], tuple(merge_atoms(renamed.get(atom, atom) for atom in axes) for axes in view.axes))
+
+    def in_order_already(self, view: View) -> bool:
+        """Whether the channels of a view's tensor have the order of the view."""
+        return merge_atoms(atom for atom in view.atoms if atom.axis == C) == whole_axes(self.shapes[view.tensor], C)
 
     def has(self, node: NodeProto, index: int) -> bool:
         return len(node.input) > index and bool(node.input[index])
@@ -271,7 +292,18 @@ class Translator:
         quantisation = self.stands_for(tensor)
         if quantisation is not None:
             self.types[name] = quantisation
-        if len(shape) == 3 and channels_last(self.model, name):
+        if not self.images and len(shape) > 1 and shape[0] > 1:
+            last = channels_last(self.model, name)
+            lead, tail = ((0,), shape[2:]) if not last else ((), ())
+            channels = shape[-1] if last else shape[1]
+            self.shapes[name] = (
+                1,
+                channels,
+                *((shape[0], math.prod(tail)) if lead else (math.prod(shape[:-2]), shape[-2] if len(shape) > 2 else 1)),
+            )
+            pixels = row_major(name, self.shapes[name], (channels, *(shape[:-1] if last else (shape[0], *tail))))
+            self.views[name] = transpose_view(pixels, [*range(1, len(shape)), 0] if last else [1, 0, *range(2, len(shape))])
+        elif len(shape) == 3 and channels_last(self.model, name):
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
             self.views[name] = View(name, tuple(whole_axes(self.shapes[name], axis) for axis in (N, P, C)))
@@ -402,16 +434,26 @@ def translate(
     """Graph of a model.  beside: external constants.  Raises UnsupportedError with the node, its operator and the reason.
 
     Rows of matrices are pixels where the whole model supports that, as in a multi-layer perceptron; else they are images, as before
-    convolutions.
+    convolutions.  Where that is not supported either, no axis is that of images.
     """
     budget = ByteBudget.of(model) if budget is None else budget
     state = Translator(model, copy(budget), beside)
     try:
         return _translated(state, handlers, digest)
-    except UnsupportedError:
-        if not state.matrices:
-            raise
-    return _translated(Translator(model, budget, beside, rows=False), handlers, digest)
+    except UnsupportedError as error:
+        refused = error
+    for other in other_readings(state):
+        try:
+            return _translated(Translator(model, copy(budget), beside, **other), handlers, digest)
+        except UnsupportedError as error:
+            refused = error if "rows" in other else refused
+    raise refused
+
+
+def other_readings(state: Translator) -> list[dict[str, bool]]:
+    """Options of other translators for a model that was refused: with matrices as images, and without images."""
+    several = any(state.shapes[port.name][0] > 1 for port in state.model.graph.input if port.name in state.shapes)
+    return [{"rows": False}] * state.matrices + [{"images": False}] * several
 
 
 def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str) -> Graph:

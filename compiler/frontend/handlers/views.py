@@ -2,7 +2,7 @@
 
 A graph tensor is (n, c, h, w), here images of channels of p = h * w pixels.  An `Atom` runs over a part of one of these three axes: `size`
 steps of `stride`.  A `View` says for each ONNX axis which atoms it runs over, the slowest first; together its atoms cover the tensor
-once.  Examples:
+once, and atoms of axis R repeat it.  Examples:
 
 | ONNX                                        | axes                                                     |
 |---------------------------------------------|----------------------------------------------------------|
@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.operators import Shape
 
-N, C, P = range(3)
+N, C, P, R = range(4)  # R: a repetition, whose atoms have stride 0 and run over no axis of the tensor
 
 
 class Atom(NamedTuple):
-    """Range of `size` steps of `stride` along axis `axis` of (n, c, p)."""
+    """Range of `size` steps of `stride` along axis `axis` of (n, c, p); or with axis R the same values `size` times."""
 
     axis: int
     size: int
@@ -64,6 +64,21 @@ class View:
         """View with leading axes of size 1, as in broadcasting to `rank` axes."""
         return View(self.tensor, ((),) * (rank - len(self.axes)) + self.axes)
 
+    def repeated(self, times: Mapping[int, int]) -> View:
+        """View with the values of some ONNX axes repeated, by axis -> number of times."""
+        axes = enumerate(self.axes)
+        return View(self.tensor, tuple(merge_atoms((Atom(R, times[i], 0), *atoms)) if i in times else atoms for i, atoms in axes))
+
+    def expanded(self, shape: Sequence[int]) -> View:
+        """View broadcast to a shape of at least its rank."""
+        view = self.of_rank(len(shape))
+        return view.repeated({i: wanted for i, (size, wanted) in enumerate(zip(view.shape, shape, strict=True)) if size != wanted})
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some values occur several times."""
+        return any(atom.axis == R for atoms in self.axes for atom in atoms)
+
     def digits(self, axis: int) -> list[Atom]:
         """Atoms along N, C or P, by increasing stride."""
         return sorted((atom for atoms in self.axes for atom in atoms if atom.axis == axis), key=lambda atom: atom.stride)
@@ -81,7 +96,7 @@ class View:
             for atom in self.digits(axis):
                 new_atoms[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
                 stride *= new_atoms[atom].size
-        return View(tensor, tuple(merge_atoms(new_atoms[atom] for atom in atoms) for atoms in self.axes))
+        return View(tensor, tuple(merge_atoms(new_atoms.get(atom, atom) for atom in atoms) for atoms in self.axes))
 
 
 def whole_axes(shape: Shape, *axes: int) -> Atoms:
@@ -144,6 +159,8 @@ def host_order(view: View, shape: Shape) -> tuple[int, int, int, int] | None:
     """Permutation of (n, c, h, w) whose row-major order is that of the view; None where there is none."""
     axes = []
     for axis, size, stride in view.atoms:
+        if axis == R:
+            return None
         if axis != P:
             if (size, stride) != (shape[axis], 1):
                 return None

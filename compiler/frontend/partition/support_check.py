@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from compiler.frontend.handlers.dynamic_zero_points import column_producers
 from compiler.frontend.handlers.qdq_fusion import FusedModel, fuse_groups
-from compiler.frontend.handlers.to_graph import HOST_TYPES, Handler, Translator, has_shape, translate_node
+from compiler.frontend.handlers.to_graph import HOST_TYPES, Handler, Translator, has_shape, other_readings, translate_node
 from compiler.frontend.onnx_io.attributes import label
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Operator
@@ -63,14 +63,15 @@ class MachineSupport:
 
 
 def check_support(model: ModelProto, handlers: Handlers, able: MachineSupport | None) -> SupportCheck:
-    """Check every node of a model.  Rows of matrices are pixels, or images where that refuses fewer nodes."""
+    """Check every node of a model.  Rows of matrices are pixels, or images where that refuses fewer nodes; so are images."""
     groups = fuse_groups(model)
     state = Translator(groups.model)
     row_trial = _trial(model, groups, state, handlers, able)
-    if state.matrices and row_trial.refused:
-        image_trial = _trial(model, groups, Translator(groups.model, rows=False), handlers, able)
-        return image_trial if len(image_trial.refused) < len(row_trial.refused) else row_trial
-    return row_trial
+    best = row_trial
+    for other in other_readings(state) if row_trial.refused else ():
+        trial = _trial(model, groups, Translator(groups.model, **other), handlers, able)
+        best = trial if len(trial.refused) < len(best.refused) else best
+    return best
 
 
 def _trial(model: ModelProto, groups: FusedModel, state: Translator, handlers: Handlers, able: MachineSupport | None) -> SupportCheck:

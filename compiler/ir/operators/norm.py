@@ -14,7 +14,7 @@ from compiler.ir.operators.base import Floats, Spell, UnaryOperator, Values
 class LayerNorm(UnaryOperator):
     """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel.
 
-    centred: whether the mean is known to be 0.
+    centred: whether the mean is taken as 0: it is known to be, or the root of the mean of squares normalises (RMSNorm).
     """
 
     name: str

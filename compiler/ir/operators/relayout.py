@@ -31,7 +31,7 @@ class Digit(NamedTuple):
 class Relayout(UnaryOperator):
     """Blocks of x at other places of y: transposition, slice, padding, repetition and reversal of axes.
 
-    channels: channels of a group, which keep their lanes.  x is groups of `wide` channels (0: of `channels`) at pixels; channels of x behind
+    channels: channels of a group, which keep their lanes.  x is groups of `wide` channels (0: of `channels`) at pixels; its channels behind
     the first `channels` of a group are equal to `fill`, and have no place in y.
     groups, pixels: digits of the groups and of the pixels of y, the slowest first.  first: group and pixel of x for digits that are all 0.
     of: groups, height and width of x.  width: pixels of a row of y.  fill: value of places without a source.
@@ -172,14 +172,14 @@ def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """Fewer digits for the same places."""
     merged: list[Digit] = []
     for digit in digits:
-        last = merged[-1] if merged else None
-        if digit.size == 1 and (digit.low, digit.high) == (0, 1):
+        last, size = merged[-1] if merged else None, digit.size
+        whole = (digit.low, digit.high) == (0, size)
+        if size == 1 and whole:
             continue
-        if last is not None and (digit.low, digit.high) == (0, digit.size):
-            if (last.group, last.pixel) == (digit.group * digit.size, digit.pixel * digit.size):
-                merged[-1] = Digit(last.size * digit.size, digit.group, digit.pixel, last.low * digit.size, last.high * digit.size)
-                continue
-        merged.append(digit)
+        if last is not None and whole and (last.group, last.pixel) == (digit.group * size, digit.pixel * size):
+            merged[-1] = Digit(last.size * size, digit.group, digit.pixel, last.low * size, last.high * size)
+        else:
+            merged.append(digit)
     return tuple(merged)
 
 
