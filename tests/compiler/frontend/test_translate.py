@@ -46,6 +46,16 @@ def vector(*shape: int) -> Callable[[Builder], str]:
 LARGE = np.array([1, 1, 8, 7], np.float32)  # factors of an image's axes
 
 CASES: dict[str, Callable[[Builder], str]] = {
+    "softmax of rows": lambda b: b.softmax("x", axis=3),
+    "concat of rows": lambda b: b.node("Concat", ["x", "x"], axis=2),
+    "output of channels in parts": lambda b: b.node(
+        "Transpose", [b.node("Reshape", ["x", b.constant(np.array([1, 2, 3, 99]))])], perm=[0, 1, 3, 2]
+    ),
+    "broadcast of columns": lambda b: b.add("x", b.node("MaxPool", ["x"], kernel_shape=[9, 1])),
+    "broadcast both ways": lambda b: b.add(
+        b.node("MaxPool", ["x"], kernel_shape=[9, 1]), b.node("MaxPool", ["x"], kernel_shape=[1, 11])
+    ),
+    "gemm transposed": lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1),
     "conv dilated": lambda b: b.conv("x", 5, (3, 2), (2, 1), (2, 0, 1, 3), dilation=(2, 3)),
     "conv grouped": lambda b: b.conv("x", 12, (3, 3), groups=3),
     "conv depthwise": lambda b: b.conv("x", 6, (3, 3), (2, 2), groups=6),
@@ -355,23 +365,11 @@ def test_target_graph_has_no_unwritable_window() -> None:
 
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "unknown": (lambda b: b.node("Atan", ["x"]), "Atan 't1': not supported; supported are Abs, Add,"),
-    "softmax of rows": (lambda b: b.softmax("x", axis=3), "axis 3"),
-    "concat of rows": (lambda b: b.node("Concat", ["x", "x"], axis=2), "axis 2"),
-    "transpose": (
-        lambda b: b.node("Transpose", [b.node("Reshape", ["x", b.constant(np.array([1, 2, 3, 99]))])], perm=[0, 1, 3, 2]),
-        "channels in parts",
-    ),
-    "broadcast of columns": (lambda b: b.add("x", b.node("MaxPool", ["x"], kernel_shape=[9, 1])), "one value per channel"),
-    "broadcast both ways": (
-        lambda b: b.add(b.node("MaxPool", ["x"], kernel_shape=[9, 1]), b.node("MaxPool", ["x"], kernel_shape=[1, 11])),
-        "one of them has to be that of the result",
-    ),
     "computed weights": (
         lambda b: b.node("Conv", ["x", b.node("Reshape", ["x", b.constant(np.array([1, 6, 9, 11]))])]),
         "computed at run time",
     ),
     "dilated pool": (lambda b: b.max_pool("x", 2, 1, dilations=[2, 2]), "dilations [2, 2]"),
-    "gemm transposed": (lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1), "transA"),
     "division by zero": (lambda b: b.node("Div", ["x", b.constant(np.array(0, np.float32))]), "zero"),
     "cast to integers": (
         lambda b: b.node("Cast", [b.node("Cast", ["x"], to=TensorProto.INT64)], to=TensorProto.FLOAT),
