@@ -293,16 +293,12 @@ class Translator:
         if quantisation is not None:
             self.types[name] = quantisation
         if not self.images and len(shape) > 1 and shape[0] > 1:
-            last = channels_last(self.model, name)
-            lead, tail = ((0,), shape[2:]) if not last else ((), ())
-            channels = shape[-1] if last else shape[1]
-            self.shapes[name] = (
-                1,
-                channels,
-                *((shape[0], math.prod(tail)) if lead else (math.prod(shape[:-2]), shape[-2] if len(shape) > 2 else 1)),
-            )
-            pixels = row_major(name, self.shapes[name], (channels, *(shape[:-1] if last else (shape[0], *tail))))
-            self.views[name] = transpose_view(pixels, [*range(1, len(shape)), 0] if last else [1, 0, *range(2, len(shape))])
+            last = len(shape) - 1 if channels_last(self.model, name) else 1
+            pixels = [*shape[:last], *shape[last + 1 :]]
+            width = pixels[-1] if last > 1 else math.prod(pixels[1:])
+            self.shapes[name] = (1, shape[last], math.prod(pixels) // width, width)
+            order = [*range(1, last + 1), 0, *range(last + 1, len(shape))]  # the channels behind the axes in front of them
+            self.views[name] = transpose_view(row_major(name, self.shapes[name], (shape[last], *pixels)), order)
         elif len(shape) == 3 and channels_last(self.model, name):
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)

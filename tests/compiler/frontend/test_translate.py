@@ -52,9 +52,7 @@ CASES: dict[str, Callable[[Builder], str]] = {
         "Transpose", [b.node("Reshape", ["x", b.constant(np.array([1, 2, 3, 99]))])], perm=[0, 1, 3, 2]
     ),
     "broadcast of columns": lambda b: b.add("x", b.node("MaxPool", ["x"], kernel_shape=[9, 1])),
-    "broadcast both ways": lambda b: b.add(
-        b.node("MaxPool", ["x"], kernel_shape=[9, 1]), b.node("MaxPool", ["x"], kernel_shape=[1, 11])
-    ),
+    "broadcast both ways": lambda b: b.add(b.node("MaxPool", ["x"], kernel_shape=[9, 1]), b.node("MaxPool", ["x"], kernel_shape=[1, 11])),
     "gemm transposed": lambda b: b.node("Gemm", [b.gemm("x", 4), b.normal((1, 4))], transA=1),
     "conv dilated": lambda b: b.conv("x", 5, (3, 2), (2, 1), (2, 0, 1, 3), dilation=(2, 3)),
     "conv grouped": lambda b: b.conv("x", 12, (3, 3), groups=3),
