@@ -247,7 +247,7 @@ def move_axes(
     tensor = state.moved[move]
     atoms = {C: _strided(C, parts[0]), P: _strided(P, parts[1])}
     if first == (0, 0) and all(source.whole and source.stride > 0 for part in parts for source in part):
-        n, c, h, w = state.shapes[view.tensor]
+        _, c, h, w = state.shapes[view.tensor]
         if math.prod(state.shapes[tensor][1:]) == c * h * w:
             digits = {
                 axis: tuple((atom, Atom(*source[:3])) for atom, source in zip(atoms[axis], part, strict=True))
@@ -345,7 +345,7 @@ def _exchange(state: Emitter, move: Move) -> str | None:
 
     Moves bring all digits but the lanes of the source to the pixels, the new lanes last; a product exchanges; moves bring them in place.
     """
-    n, c, h, w = state.shapes[move.tensor]
+    _, c, h, w = state.shapes[move.tensor]
     block = max([CHANNEL_BLOCK, *(DataType[q.dtype.name].lanes for q in state.types.values())])
     targets = [*move.channels, *move.pixels]
     of_channels = sorted((source for source in targets if source.axis == C and source.stride), key=lambda source: abs(source.stride))

@@ -20,7 +20,8 @@ from tuner.zoo.names import model_title, resolve_model
 
 # millions of parameters (statistics of BatchNormalization not counted) and of multiply-accumulates as published: torchvision's tables,
 # Zoph et al. 2018 table 2, Xie et al. 2019 table 3 (mean of five wirings), Dosovitskiy et al. 2021 table 1, Devlin et al. 2019 (the
-# encoder and the pooler are what is left of 110 without 24 of embeddings)
+# encoder and the pooler are what is left of 110 without 24 of embeddings), SmolLM-135M's card (without 28 of embeddings; its products, and
+# two of 256 tokens per layer)
 PUBLISHED = {
     "efficientnet_b0": (5.3, 386, 0.01),
     "inception_v3": (23.8, 5713, 0.01),
@@ -32,6 +33,7 @@ PUBLISHED = {
     "resnet101": (44.5, 7801, 0.01),
     "vit_b16": (86.6, 17560, 0.01),
     "bert_base": (85.6, 11174, 0.01),
+    "llama": (106.2, 115, 0.01),
 }
 
 

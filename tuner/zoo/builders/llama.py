@@ -15,10 +15,10 @@ from tuner.zoo.builders.net import Net, Tensor
 
 
 def llama(
-    tokens: int = 1, past: int = 1023, layers: int = 16, width: int = 2048, heads: int = 32, kv_heads: int = 8, hidden: int = 8192,
+    tokens: int = 1, past: int = 255, layers: int = 30, width: int = 576, heads: int = 9, kv_heads: int = 3, hidden: int = 1536,
     vocabulary: int = 0,
 ) -> ModelProto:  # fmt: skip
-    """Build a step of the decoder (defaults: LLaMA 3.2 1B without its embeddings).
+    """Build a step of the decoder (defaults: SmolLM-135M without its embeddings).
 
     tokens, past: tokens of the step, and before it.  hidden: width of the gated layer.  vocabulary: 0: the output is the last hidden state.
     """
