@@ -211,15 +211,16 @@ def _reads(op: Operator, operand: int, output: Box, shape: tuple[int, int, int, 
 def _moved(op: Relayout, output: Box, shape: tuple[int, int, int, int]) -> Box:
     """Groups of x that the needed part of a relayout's result requires, and as many pixels as each of them is read at."""
     groups, pixels = places_of(op.groups), places_of(op.pixels)
-    wanted = output.channels.reshape(-1, op.channels).any(1)[:, None] & np.outer(output.rows, output.columns).reshape(-1)
-    wanted &= groups.inside[:, None] & pixels.inside
+    wanted = np.outer(output.channels.reshape(-1, op.channels).any(1) & groups.inside, np.outer(output.rows, output.columns))
+    wanted = wanted & pixels.inside
     read = np.zeros((op.of[0], shape[2] * shape[3]), np.bool_)
     group, pixel = (np.add.outer(a, b)[wanted] for a, b in ((groups.group, pixels.group), (groups.pixel, pixels.pixel)))
     read[group + op.first[0], pixel + op.first[1]] = True
     channels = np.zeros((op.of[0], op.x_channels), np.bool_)
-    channels[:, : op.channels] = read.any(1)[:, None]
+    counts = read.sum(1)
+    channels[counts > 0, : op.channels] = True
     rows = np.zeros(shape[2], np.bool_)
-    rows[: int(read.sum(1)[read.any(1)].min(initial=shape[2] * shape[3])) // shape[3]] = read.any()
+    rows[: int(counts[counts > 0].min(initial=shape[2] * shape[3])) // shape[3]] = counts.any()
     return Box(channels.reshape(-1), rows, np.ones(shape[3], np.bool_))
 
 

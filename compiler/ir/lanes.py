@@ -25,6 +25,9 @@ class Pattern:
     order: tuple[int, ...] = ()
 
 
+IN_ORDER = Pattern("heads", (), (1,))  # channel i in lane i
+
+
 def heads_pattern(channels: int, heads: int, block: int = CHANNEL_BLOCK) -> Pattern:
     """Pattern in which every head has planes of its own; equal for all head counts whose heads fill whole planes anyway."""
     return Pattern("heads", (), (heads if channels // heads % block else 1,))
@@ -69,7 +72,9 @@ class Patterns:
         current_pattern = self.pattern.get(self.find(name))
         if current_pattern is None:
             self.define(name, pattern)
-        return current_pattern is None or self._alike(current_pattern, pattern)
+        elif not self._alike(current_pattern, pattern):
+            return pattern == IN_ORDER and self._put_in_order(name)
+        return True
 
     def unite(self, lhs: str, rhs: str) -> bool:
         """Merge the classes of two tensors; False (and no change) where their patterns contradict each other."""
@@ -78,7 +83,10 @@ class Patterns:
             return True
         lhs_pattern, rhs_pattern = self.pattern.get(lhs_root), self.pattern.get(rhs_root)
         if lhs_pattern is not None and rhs_pattern is not None and not self._alike(lhs_pattern, rhs_pattern):
-            return False
+            other = {lhs_pattern: rhs, rhs_pattern: lhs}.get(IN_ORDER)
+            if other is None or not self._put_in_order(other):
+                return False
+            lhs_pattern = rhs_pattern = IN_ORDER
         if self._depends(lhs_root, rhs_root) or self._depends(rhs_root, lhs_root):
             return False
         self.parent[lhs_root] = rhs_root
@@ -87,6 +95,26 @@ class Patterns:
         if pattern is not None:
             self.pattern[rhs_root] = pattern
         return True
+
+    def _put_in_order(self, name: str) -> bool:
+        """Fix channel i of a tensor to lane i; False (and no change) where that contradicts its pattern."""
+        if not self._orderable(name):
+            return False
+        pending = [name]
+        while pending:
+            root = self.find(pending.pop())
+            pattern = self.pattern.get(root)
+            pending += pattern.inputs if pattern is not None else ()
+            self.pattern[root] = IN_ORDER
+        return True
+
+    def _orderable(self, name: str) -> bool:
+        """Whether channel i may be in lane i: of a tensor without a pattern, or of a concatenation of whole blocks of such tensors."""
+        pattern = self.pattern.get(self.find(name))
+        if pattern is None or pattern == IN_ORDER:
+            return True
+        aligned = all(self.channels[part] % self.block == 0 for part in pattern.inputs[:-1])
+        return pattern.kind == "concat" and aligned and all(map(self._orderable, pattern.inputs))
 
     def _alike(self, lhs: Pattern, rhs: Pattern) -> bool:
         return (lhs.kind, lhs.order, [self.find(name) for name in lhs.inputs]) == (

@@ -164,7 +164,8 @@ def as_operand(state: Emitter, view: View, operand: View, part: tuple[int, int] 
     part: (axis, offset) of an axis along which the operand is a part of the view, between places of `fill`.
     """
     operand = operand.of_rank(len(view.axes))
-    sizes, places = [], []
+    sizes: list[int] = []
+    places: list[Atom] = []
     for axis, (atoms, wanted, size) in enumerate(zip(view.axes, view.shape, operand.shape, strict=True)):
         if part is not None and axis == part[0]:
             lanes = math.prod(atom.size for atom in atoms[1:])  # of a part that is runs of lanes
@@ -194,8 +195,8 @@ def as_operand(state: Emitter, view: View, operand: View, part: tuple[int, int] 
         offset, (axis, size, stride) = part[1] * sizes[i] // operand.shape[part[0]], atoms[0] if atoms else Atom(P, 1, 0)
         sources[i] = (Source(axis, places[i].size, stride, offset, offset + size),)
         first = (-offset * stride, 0) if axis == C else (0, -offset * stride)
-    parts = [sorted((i for i in moving if places[i].axis == axis), key=lambda i: -places[i].stride) for axis in (C, P)]
-    placed = move_axes(state, split, sources, *parts, first, state.shapes[view.tensor][3], fill)
+    channels, pixels = (sorted((i for i in moving if places[i].axis == axis), key=lambda i: -places[i].stride) for axis in (C, P))
+    placed = move_axes(state, split, sources, channels, pixels, first, state.shapes[view.tensor][3], fill)
     return None if placed is None else placed.tensor
 
 
@@ -238,7 +239,7 @@ def move_axes(
         return None
     sources = {axis: tuple(source for source in digits if source.size > 1 or not source.whole) for axis, digits in sources.items()}
     parts = [tuple(source for axis in part for source in sources[axis]) for part in (channels, pixels)]
-    move = Move(view.tensor, *parts, first, width, fill)
+    move = Move(view.tensor, parts[0], parts[1], first, width, fill)
     if move not in state.moved:
         tensor = _move(state, move)
         if tensor is None:
@@ -324,7 +325,7 @@ def _move(state: Emitter, move: Move) -> str | None:
 def _relayout(state: Emitter, move: Move, deep: int) -> str:
     """Emit a move of groups of `deep` channels, the lanes of the result."""
     _, c, h, w = state.shapes[move.tensor]
-    groups, pixels = (merge_digits(_digit(source, deep) for source in part) for part in (move.channels, move.pixels))
+    groups, pixels = (merge_digits([_digit(source, deep) for source in part]) for part in (move.channels, move.pixels))
     name = state.fresh(f"{move.tensor}.relayout")
     first = move.first[0] // deep, move.first[1]
     return _emit(state, Relayout(name, move.tensor, name, deep, groups, pixels, (c // deep, h, w), first, move.width, 0, move.fill))
@@ -355,11 +356,11 @@ def _exchange(state: Emitter, move: Move) -> str | None:
         part = max((d for d in range(CHANNEL_BLOCK, MOST_EXCHANGED + 1, CHANNEL_BLOCK) if deep % d == 0), default=deep)
         if part < deep:
             split = Source(C, deep // part, part, 0, deep // part), Source(C, part, 1, 0, part)
-            parts = (
+            to_channels, to_pixels = (
                 tuple(piece for source in sources for piece in (split if source is old else (source,)))
                 for sources in (move.channels, move.pixels)
             )
-            return _exchange(state, Move(move.tensor, *parts, *move[3:]))
+            return _exchange(state, move._replace(channels=to_channels, pixels=to_pixels))
     start = move.first[0] % deep
     if old is not None and not 0 <= start + old.stride * (old.size - 1) < deep:
         return None
@@ -373,9 +374,7 @@ def _exchange(state: Emitter, move: Move) -> str | None:
     # the lanes of the source alone, all other digits as pixels
     padded = Source(new.axis, wide, new.stride, new.low, new.high)
     gathered = tuple(source for source in (*others, padded) if source.size > 1)
-    lies = (c, h * w) == (deep, math.prod(source.size for source in gathered)) and merge_digits(
-        _digit(source, deep) for source in gathered
-    ) in ((), (whole_digit(h * w, 0, 1),))
+    lies = c == deep and merge_digits([_digit(source, deep) for source in gathered]) == merge_digits([whole_digit(h * w, 0, 1)])
     x = move.tensor
     if not lies:
         x = _relayout(state, Move(x, (), gathered, (move.first[0] - start, move.first[1]), 1, move.fill), deep)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -438,18 +438,25 @@ def translate(
         return _translated(state, handlers, digest)
     except UnsupportedError as error:
         refused = error
-    for other in other_readings(state):
+    for reading in other_readings(state):
         try:
-            return _translated(Translator(model, copy(budget), beside, **other), handlers, digest)
+            return _translated(Translator(model, copy(budget), beside, *reading), handlers, digest)
         except UnsupportedError as error:
-            refused = error if "rows" in other else refused
+            refused = error if reading.images else refused
     raise refused
 
 
-def other_readings(state: Translator) -> list[dict[str, bool]]:
-    """Options of other translators for a model that was refused: with matrices as images, and without images."""
+class Reading(NamedTuple):
+    """What the first axis of inputs is; see `Translator`."""
+
+    rows: bool = True
+    images: bool = True
+
+
+def other_readings(state: Translator) -> list[Reading]:
+    """Other readings of a model that was refused: with matrices as images, and without images."""
     several = any(state.shapes[port.name][0] > 1 for port in state.model.graph.input if port.name in state.shapes)
-    return [{"rows": False}] * state.matrices + [{"images": False}] * several
+    return [Reading(rows=False)] * state.matrices + [Reading(images=False)] * several
 
 
 def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str) -> Graph:
@@ -459,8 +466,10 @@ def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str)
     name = model.graph.name or "model"
     outputs = state.outputs()
     read = read_tensors(state, outputs)
-    shapes, tensors, types = ({key: table[key] for key in table if key in read} for table in (state.shapes, state.tensors, state.types))
     operators = tuple(op for op in state.operators if op.y in read)
+    shapes = {name: shape for name, shape in state.shapes.items() if name in read}
+    tensors = {name: values for name, values in state.tensors.items() if name in read}
+    types = {name: quantisation for name, quantisation in state.types.items() if name in read}
     graph = Graph(name, inputs, outputs, operators, shapes, digest, tensors, types)
     graph.verify()
     return graph

@@ -68,8 +68,8 @@ def check_support(model: ModelProto, handlers: Handlers, able: MachineSupport | 
     state = Translator(groups.model)
     row_trial = _trial(model, groups, state, handlers, able)
     best = row_trial
-    for other in other_readings(state) if row_trial.refused else ():
-        trial = _trial(model, groups, Translator(groups.model, **other), handlers, able)
+    for reading in other_readings(state) if row_trial.refused else ():
+        trial = _trial(model, groups, Translator(groups.model, None, None, *reading), handlers, able)
         best = trial if len(trial.refused) < len(best.refused) else best
     return best
 
