@@ -14,6 +14,7 @@ from compiler.ir.layout import Layout
 from compiler.ir.padding import assign_with_masks
 from compiler.ops.affine_to_matmul import with_products
 from compiler.ops.base import Lowering
+from compiler.ops.finite_moves import with_finite_moves
 from compiler.ops.gate_into_weights import with_gated_weights
 from compiler.ops.gelu_erf import with_curves
 from compiler.ops.registry import BY_OPERATOR
@@ -47,6 +48,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     """
     # rewrites for the machine, layout, operators
     check_machine(machine, *_computed(graph, machine, dtype))
+    graph = with_finite_moves(graph, dtype)
     graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
     layout = assign_with_masks(graph, dtype)
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the model's input is the first name

@@ -15,7 +15,7 @@ from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import Atoms, C, P, View, constant_as, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.ir.lanes import CHANNEL_BLOCK
-from compiler.ir.operators import Conv, Floats, Step, Vector
+from compiler.ir.operators import Conv, Floats, HeadedProduct, Step, Vector
 
 
 def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, operands: tuple[str, ...] = ()) -> None:
@@ -188,6 +188,12 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     _chain(state, node, _with_tensors(op_type, len(operands), full_index > 0), view, operands)
 
 
+def _has_heads(state: Translator, tensor: str) -> bool:
+    """Whether a tensor is the result of a product by heads, or of a function of one."""
+    maker = next((op for op in state.operators if op.y == tensor), None)
+    return isinstance(maker, HeadedProduct) or (isinstance(maker, Vector) and _has_heads(state, maker.inputs[0]))
+
+
 def _in_runs(state: Translator, view: View) -> bool:
     """Whether a view has its channels in order, or in another order of runs that fill blocks."""
     if state.in_order_already(view):
@@ -253,7 +259,7 @@ def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) ->
     m, k, h, w = state.shapes[tensor]
     broadcast = {atom.axis for atoms, operand_atoms in zip(view.axes, axes, strict=True) if atoms != operand_atoms for atom in atoms}
     alike = all(operand_atoms in (atoms, ()) for atoms, operand_atoms in zip(view.axes, axes, strict=True))
-    by_runs = k != c and k % CHANNEL_BLOCK == 0  # the same runs of channels again
+    by_runs = k not in (1, c) and (k % CHANNEL_BLOCK == 0 or _has_heads(state, view.tensor))  # the same runs of channels again
     if not alike or by_runs or (P in broadcast and (h, w) != (1, 1)):
         placed = as_operand(state, view, operand)
         if placed is not None:
