@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.graph import Graph, Port
-from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape, Step, Vector
+from compiler.ir.operators import Concat, Conv, Operator, Pool, Relayout, Shape, Step, Vector
+from compiler.ir.operators.relayout import merge_digits, whole_digit
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import make_unit
 from compiler.target.target_graph import TargetGraph
@@ -66,3 +67,10 @@ def gated(pixels: int, *, wide: int = 64) -> tuple[Operator, ...]:
         conv("c", "p", (wide, 256)),
         conv("d", "c", (256, 256)),
     )
+
+
+def depth_to_space(name: str, x: str, y: str, shape: tuple[int, int, int, int], block: int) -> Relayout:
+    """y[c, i * block + di, j * block + dj] = x[(di * block + dj) * channels of y + c, i, j].  shape: of x."""
+    _, channels, h, w = shape
+    pixels = whole_digit(h, 0, w), whole_digit(block, block), whole_digit(w, 0, 1), whole_digit(block, 1)
+    return Relayout(name, x, y, channels // block**2, (), merge_digits(pixels), (block**2, h, w), width=w * block)

@@ -23,14 +23,12 @@ from compiler.ir.operators import (
     Operator,
     QuantisedSoftmax,
     Reflow,
-    Relayout,
     Resample,
     Shuffle,
     Softmax,
     Vector,
 )
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.ir.operators.relayout import places_of
 from compiler.ir.reach import RATIO, WINDOW
 from compiler.target.target_graph import TargetGraph
 
@@ -199,29 +197,15 @@ def _reads(op: Operator, operand: int, output: Box, shape: tuple[int, int, int, 
         rows = np.zeros(shape[2], np.bool_)
         rows[: max(0, min(shape[2] * shape[3], output.pixels - op.before)) // shape[3]] = True
         return Box(channels, rows, full.columns), False, False
-    if isinstance(op, Relayout):
-        return _moved(op, output, shape), False, False
+    if (blocks := op.blocks_read(*output)) is not None:  # anywhere: count the pixels, their positions do not matter
+        rows = np.zeros(shape[2], np.bool_)
+        rows[: blocks[1] // shape[3]] = True
+        return Box(blocks[0], rows, full.columns), False, False
     rows_read, columns_read = (
         _along(op, axis, wanted, size) for axis, wanted, size in ((ROWS, output.rows, shape[2]), (COLUMNS, output.columns, shape[3]))
     )
     even, every = rows_read.even and columns_read.even, rows_read.every and columns_read.every
     return Box(channels, rows_read.places, columns_read.places), even, every
-
-
-def _moved(op: Relayout, output: Box, shape: tuple[int, int, int, int]) -> Box:
-    """Groups of x that the needed part of a relayout's result requires, and as many pixels as each of them is read at."""
-    groups, pixels = places_of(op.groups), places_of(op.pixels)
-    wanted = np.outer(output.channels.reshape(-1, op.channels).any(1) & groups.inside, np.outer(output.rows, output.columns))
-    wanted = wanted & pixels.inside
-    read = np.zeros((op.of[0], shape[2] * shape[3]), np.bool_)
-    group, pixel = (np.add.outer(a, b)[wanted] for a, b in ((groups.group, pixels.group), (groups.pixel, pixels.pixel)))
-    read[group + op.first[0], pixel + op.first[1]] = True
-    channels = np.zeros((op.of[0], op.x_channels), np.bool_)
-    counts = read.sum(1)
-    channels[counts > 0, : op.channels] = True
-    rows = np.zeros(shape[2], np.bool_)
-    rows[: int(counts[counts > 0].min(initial=shape[2] * shape[3])) // shape[3]] = counts.any()
-    return Box(channels.reshape(-1), rows, np.ones(shape[3], np.bool_))
 
 
 class _Along(NamedTuple):

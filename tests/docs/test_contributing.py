@@ -12,7 +12,7 @@ ROW = re.compile(r"^ *\| `([\w/]+\.\w+)` \| (.*) \|$", re.MULTILINE)
 # heading in the section -> what is in all files of the example, and in no other
 EXAMPLES = {
     "Several operators": "instance_?norm|group_?norm|normalising",
-    "A new kind": "depth_?to_?space",
+    "A new kind": "relayout",
     "A knob": r"plan\.urgent|urgent: Annotated|\"urgent\"",
 }
 # lists of operators of ONNX, supported or not

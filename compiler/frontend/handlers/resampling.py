@@ -1,6 +1,6 @@
 """Handlers that resample rows, columns and channels: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
 
-Rows and columns become a Resample, channels a Shuffle (or a Relayout); channels with fill values or duplicates become a 1x1 convolution.
+Rows and columns become a Resample, channels a Shuffle (or a copy); channels with fill values or duplicates become a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.handlers.arrange import arrange
 from compiler.frontend.handlers.axis_digits import is_all_pixels, resample_axes, resample_channels, slice_pixels
 from compiler.frontend.handlers.to_graph import Handler, Translator, graph_shape
-from compiler.frontend.handlers.views import View
+from compiler.frontend.handlers.views import View, reshape_view, row_major, transpose_view
 from compiler.frontend.handlers.window import finish_conv
 from compiler.frontend.onnx_io.attributes import Attributes, label
-from compiler.ir.operators import Conv, Resample, Shuffle
-from compiler.ir.operators.relayout import depth_to_space as depth_to_space_of
+from compiler.ir.operators import Conv, Resample
 from compiler.ir.taps import Tap, Taps, merge_taps, select_places
 from simulator.npu.errors import BadInputError
 
@@ -297,10 +297,18 @@ def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> No
     _, channels, *_ = state.shapes[x]
     if block < 1 or channels % block**2:
         raise BadInputError(f"{label(node)}: blocksize {block} of {channels} channels; they are expected to be a multiple of its square")
-    if mode == "CRD":  # the pixels of an output channel are adjacent input channels; a Shuffle gives the other order
-        order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
-        x = state.emit(Shuffle(state.name(node, ".channels"), x, state.fresh(f"{x}.channels"), tuple(order.tolist())))
-    state.finish(node, depth_to_space_of(state.name(node), x, node.output[0], state.shapes[x], block))
+    n, _, h, w = state.shapes[x]
+    size = channels // block**2
+    blocks = (size, block, block) if mode == "CRD" else (block, block, size)  # CRD: the pixels of a channel are neighbouring channels
+    view = row_major(x, state.shapes[x], (n, *blocks, h, w))
+    if mode == "CRD":
+        view = state.in_order(transpose_view(view, (0, 2, 3, 1, 4, 5)))
+    spread = reshape_view(transpose_view(view, (0, 3, 4, 1, 5, 2)), (n, size, h * block, w * block))
+    assert spread is not None, "neighbouring axes are joined"
+    arranged = arrange(state, spread, [1], [2, 3], w * block)
+    if arranged is None:
+        raise state.refuse(node, f"blocksize {block} of {channels} channels; their product with the identity does not fit the budget")
+    state.views[node.output[0]] = arranged
 
 
 RESAMPLING: dict[str, Handler] = {

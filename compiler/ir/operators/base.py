@@ -15,6 +15,7 @@ from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
 Values = frozenset[float]  # a range is given by at least its smallest and largest value
 ZERO: Values = frozenset({0.0})
 Spell = Callable[[NDArray[Any]], str]  # text of a constant in a dump of the graph
@@ -106,6 +107,13 @@ class Operator(ABC):
     def bounds(self, axis: int = ROWS) -> NDArray[np.int64]:
         """Bounds of a `LISTED` reach, int64 [.., 2]."""
         return NO_BOUNDS
+
+    def blocks_read(self, channels: Mask, rows: Mask, columns: Mask) -> tuple[Mask, int] | None:
+        """(channels of the input, least number of pixels of each of them) that channels at rows and columns of the result need.
+
+        None where `reach` says which rows and columns.  Masks are bool [size of the axis].
+        """
+        return None
 
     @property
     def has_halo(self) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators.base import ROWS, Floats, Shape, Spell, UnaryOperator, Values
+from compiler.ir.operators.base import ROWS, Floats, Mask, Shape, Spell, UnaryOperator, Values
 from compiler.ir.reach import LISTED
 
 Ints = NDArray[np.int64]
@@ -125,6 +125,17 @@ class Relayout(UnaryOperator):
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return inputs[0] | {self.fill} if self.filled or self.wide else inputs[0]
 
+    def blocks_read(self, channels: Mask, rows: Mask, columns: Mask) -> tuple[Mask, int]:
+        groups, pixels = places_of(self.groups), places_of(self.pixels)
+        wanted = np.outer(channels.reshape(-1, self.channels).any(1) & groups.inside, np.outer(rows, columns)) & pixels.inside
+        read = np.zeros((self.of[0], self.of[1] * self.of[2]), np.bool_)
+        group, pixel = (np.add.outer(a, b)[wanted] for a, b in ((groups.group, pixels.group), (groups.pixel, pixels.pixel)))
+        read[group + self.first[0], pixel + self.first[1]] = True
+        counts = read.sum(1)
+        channels_read = np.zeros((self.of[0], self.x_channels), np.bool_)
+        channels_read[counts > 0, : self.channels] = True
+        return channels_read.reshape(-1), int(counts[counts > 0].min(initial=read.shape[1])) if counts.any() else 0
+
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         n, _, h, w = x.shape
@@ -159,13 +170,6 @@ def places_of(digits: Sequence[Digit]) -> Places:
 def whole_digit(size: int, group: int = 0, pixel: int = 0) -> Digit:
     """Digit all of whose values have a source."""
     return Digit(size, group, pixel, 0, size)
-
-
-def depth_to_space(name: str, x: str, y: str, shape: Shape, block: int) -> Relayout:
-    """Relayout y[c, i * block + di, j * block + dj] = x[(di * block + dj) * channels of y + c, i, j].  shape: of x."""
-    _, channels, h, w = shape
-    pixels = whole_digit(h, 0, w), whole_digit(block, block), whole_digit(w, 0, 1), whole_digit(block, 1)
-    return Relayout(name, x, y, channels // block**2, (), merge_digits(pixels), (block**2, h, w), width=w * block)
 
 
 def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:

@@ -38,7 +38,6 @@ from compiler.ir.operators import (
     StepOp,
     Vector,
 )
-from compiler.ir.operators.relayout import depth_to_space
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.registry import BY_OPERATOR
@@ -53,7 +52,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from tests.compiled import Case, check_program, run_program
 from tests.compiler.ops.test_contract import EXAMPLES
-from tests.graphs import graph
+from tests.graphs import depth_to_space, graph
 from tests.integer_graphs import case_of
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers

@@ -31,7 +31,7 @@ from compiler.ir.operators import (
     Step,
     Vector,
 )
-from compiler.ir.operators.relayout import Digit, depth_to_space
+from compiler.ir.operators.relayout import Digit
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.base import OnVector, vector_tiling
@@ -54,7 +54,7 @@ from simulator.npu.cycles import price
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
 from tests.compiled import Case, check_program
-from tests.graphs import graph
+from tests.graphs import depth_to_space, graph
 from tests.integer_graphs import case_of
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers

@@ -257,27 +257,26 @@ def test_constants_of_more_axes_than_the_tensor(op: str) -> None:
 
 
 def test_convolution_1x1_of_one_pixel_keeps_its_pads() -> None:
-    """Its input is no image, but [1, c, 1] of a column: refused, or right."""
+    """Its input is no image, but [1, c, 1] of a column."""
     nodes = [helper.make_node("Squeeze", ["x", "a"], ["q"]), helper.make_node("Conv", ["q", "w"], ["y"], pads=[3, 3])]
     w = np.random.default_rng(0).standard_normal((1, 50, 1)).astype(np.float32)
     for batch in ([1, 1, 50, 1], [1, 50, 1, 1]):
         axis = 0 if batch[1] == 1 else 3
-        model = small(nodes, {"x": batch}, ["y"], {"a": np.array([axis], np.int64), "w": w})
-        if axis == 0:
-            with pytest.raises(UnsupportedError, match="not \\(n, c, h, w\\)"):
-                lower(prepare(model))
-        else:
-            held(model)
+        held(small(nodes, {"x": batch}, ["y"], {"a": np.array([axis], np.int64), "w": w}))
 
 
 @pytest.mark.parametrize(("shape", "taps", "dilation"), [([3, 1, 2], 1, 1), ([1, 1, 2], 2, 2)])
 def test_a_strided_convolution_of_what_was_channels(shape: list[int], taps: int, dilation: int) -> None:
-    """They are samples a stride apart where that is all that the window does, in one signal: refused, not wrong."""
+    """They are samples a stride apart in one signal, which are moved; those of several signals would become images: refused, not wrong."""
     w = np.random.default_rng(0).standard_normal((3, 1, taps)).astype(np.float32)
     values = {"strides": [2], "dilations": [dilation], "pads": [dilation - 1] * 2}
     nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Conv", ["r", "w"], ["y"], **values)]
+    model = small(nodes, {"x": [1, shape[0] * shape[2]]}, ["y"], {"s": np.array(shape, np.int64), "w": w})
+    if shape[0] == 1:
+        held(model)
+        return
     with pytest.raises(UnsupportedError):
-        lower(prepare(small(nodes, {"x": [1, shape[0] * shape[2]]}, ["y"], {"s": np.array(shape, np.int64), "w": w})))
+        lower(prepare(model))
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Concat"])
@@ -298,10 +297,9 @@ def test_a_pad_of_nothing_is_its_input() -> None:
 
 @pytest.mark.parametrize("op", ["Relu", "Identity"])
 def test_outputs_of_other_batches(op: str) -> None:
-    """What is handed on as it came is copied by the program too, which goes through the images of all its tensors side by side."""
+    """A program goes through the images of all its tensors side by side: where their numbers differ, they are pixels."""
     nodes = [helper.make_node(op, ["a"], ["y"]), helper.make_node("Squeeze", ["b"], ["z"])]
-    with pytest.raises(UnsupportedError, match=naming("1 and 2 images")):
-        lower(prepare(small(nodes, {"a": [2, 3, 4, 4], "b": [1, 3, 4, 4]}, ["y", "z"], {})))
+    held(small(nodes, {"a": [2, 3, 4, 4], "b": [1, 3, 4, 4]}, ["y", "z"], {}))
 
 
 def test_vectors_whose_values_are_no_shapes() -> None:
