@@ -27,7 +27,7 @@ OPENINGS = re.compile(r"(What|Who|Whose|Where|Whoever|Whatever|How it|That which
 
 SAME_BASE_NAME = {
     # one operator, in one file per layer of the compiler
-    "conv": "operator", "depth_to_space": "operator", "elementwise": "operator", "matmul": "operator", "norm": "operator",
+    "conv": "operator", "relayout": "operator", "elementwise": "operator", "matmul": "operator", "norm": "operator",
     "pool": "operator", "pooling": "operator", "reflow": "operator", "resample": "operator", "softmax": "operator", "windows": "operator",
     "base": "the class that the others of a folder derive from", "tables": "lookup tables: their arithmetic, and rewrites of it",
     "fixed_point": "fixed-point arithmetic, and its verification",

@@ -83,8 +83,8 @@ class Patterns:
             return True
         lhs_pattern, rhs_pattern = self.pattern.get(lhs_root), self.pattern.get(rhs_root)
         if lhs_pattern is not None and rhs_pattern is not None and not self._alike(lhs_pattern, rhs_pattern):
-            other = {lhs_pattern: rhs, rhs_pattern: lhs}.get(IN_ORDER)
-            if other is None or not self._put_in_order(other):
+            unordered = {lhs_pattern: rhs, rhs_pattern: lhs}.get(IN_ORDER)
+            if unordered is None or not self._put_in_order(unordered):
                 return False
             lhs_pattern = rhs_pattern = IN_ORDER
         if self._depends(lhs_root, rhs_root) or self._depends(rhs_root, lhs_root):

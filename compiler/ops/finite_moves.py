@@ -40,10 +40,10 @@ def _moved(op: Operator, graph: Graph) -> str:
         weights = op.weights
         ones = weights.shape[2:] == (1, 1) and op.groups == 1 and bool(((weights == 0) | (weights == 1)).all())
         return op.x if ones and bool((weights.sum(1) == 1).all()) and op.x not in graph.constants else ""
-    left = graph.constants.get(op.a) if isinstance(op, MatMul) and op.transposed and op.heads == 1 else None
-    if not isinstance(op, MatMul) or left is None:
+    matrix_values = graph.constants.get(op.a) if isinstance(op, MatMul) and op.transposed and op.heads == 1 else None
+    if not isinstance(op, MatMul) or matrix_values is None:
         return ""
-    matrix = left.reshape(left.shape[1], -1)
+    matrix = matrix_values.reshape(matrix_values.shape[1], -1)
     return op.b if matrix.shape[0] == matrix.shape[1] and np.array_equal(matrix, np.eye(len(matrix), dtype=matrix.dtype)) else ""
 
 

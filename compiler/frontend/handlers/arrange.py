@@ -24,7 +24,7 @@ from simulator.npu.parts import DataType
 MOST_EXCHANGED = 64  # channels that one product exchanges, where they can be divided
 
 
-class Source(NamedTuple):
+class SourceDigit(NamedTuple):
     """Digit of an arranged tensor: `size` steps of `stride` along axis N, C or P of its source; values outside [low, high) are filled.
 
     stride 0: the same values again; the axis does not matter then.
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     high: int
 
     @classmethod
-    def of(cls, atom: Atom) -> Source:
+    def of(cls, atom: Atom) -> SourceDigit:
         return cls(*atom, 0, atom.size)
 
     @property
@@ -52,14 +52,14 @@ class Move(NamedTuple):
     """
 
     tensor: str
-    channels: tuple[Source, ...]
-    pixels: tuple[Source, ...]
+    channels: tuple[SourceDigit, ...]
+    pixels: tuple[SourceDigit, ...]
     first: tuple[int, int] = (0, 0)
     width: int = 1
     fill: float = 0.0
 
 
-class Arranged(NamedTuple):
+class Arrangement(NamedTuple):
     """Tensor that was only arranged: digits of its channels and of its pixels, as atoms of the source."""
 
     source: str
@@ -73,7 +73,7 @@ class Emitter(Protocol):
     types: dict[str, Quantisation]
     tensors: dict[str, Floats]
     moved: dict[Move, str]
-    arranged: dict[str, Arranged]
+    arranged: dict[str, Arrangement]
     copies: set[str]  # tensors that arrangements made
     budget: ByteBudget
 
@@ -90,10 +90,10 @@ def arrange(state: Emitter, view: View, channels: Sequence[int], pixels: Sequenc
         return None
     shape = state.shapes[view.tensor]
     lie = [merge_atoms(atom for axis in part for atom in view.axes[axis]) for part in (channels, pixels)]
-    whole = [merge_atoms([Atom(axis, size, 1)]) for axis, size in ((C, shape[1]), (P, shape[2] * shape[3]))]
-    if lie == whole and shape[3] == width:
+    full = [merge_atoms([Atom(axis, size, 1)]) for axis, size in ((C, shape[1]), (P, shape[2] * shape[3]))]
+    if lie == full and shape[3] == width:
         return view
-    sources = {axis: tuple(Source.of(atom) for atom in view.axes[axis]) for axis in axes}
+    sources = {axis: tuple(SourceDigit.of(atom) for atom in view.axes[axis]) for axis in axes}
     return move_axes(state, view, sources, channels, pixels, width=width)
 
 
@@ -120,8 +120,8 @@ def in_line(state: Emitter, view: View, shape: Sequence[int]) -> View | None:
 def for_host(state: Emitter, view: View) -> View | None:
     """View whose axes are whole axes of its tensor, as the host has them."""
     axes = without_images(view)
-    kept = [axis for axis in axes if view.axes[axis] and view.axes[axis][-1][:1] == (C,)]
-    for axis in (*sorted(kept, key=lambda i: view.axes[i][-1].stride), *axes[-1:], *axes[:1]):
+    lane_axes = [axis for axis in axes if view.axes[axis] and view.axes[axis][-1][:1] == (C,)]
+    for axis in (*sorted(lane_axes, key=lambda i: view.axes[i][-1].stride), *axes[-1:], *axes[:1]):
         pixels = [i for i in axes if i != axis]
         width = math.prod(view.shape[i] for i in axes if i > axis) if any(i < axis for i in pixels) else 1
         arranged = arrange(state, view, [axis], pixels, width)
@@ -185,7 +185,9 @@ def as_operand(state: Emitter, view: View, operand: View, part: tuple[int, int] 
     if any(split.axes[i] != (places[i],) for i in images):
         return None
     moving = [i for i in range(len(places)) if i not in images]
-    sources = {i: tuple(Source.of(atom) for atom in split.axes[i]) or (Source(P, places[i].size, 0, 0, places[i].size),) for i in moving}
+    sources = {
+        i: tuple(SourceDigit.of(atom) for atom in split.axes[i]) or (SourceDigit(P, places[i].size, 0, 0, places[i].size),) for i in moving
+    }
     first = 0, 0
     if part is not None:
         i = sum(len(atoms) for atoms in view.axes[: part[0]])
@@ -193,7 +195,7 @@ def as_operand(state: Emitter, view: View, operand: View, part: tuple[int, int] 
         if len(atoms) > 1:
             return None
         offset, (axis, size, stride) = part[1] * sizes[i] // operand.shape[part[0]], atoms[0] if atoms else Atom(P, 1, 0)
-        sources[i] = (Source(axis, places[i].size, stride, offset, offset + size),)
+        sources[i] = (SourceDigit(axis, places[i].size, stride, offset, offset + size),)
         first = (-offset * stride, 0) if axis == C else (0, -offset * stride)
     channels, pixels = (sorted((i for i in moving if places[i].axis == axis), key=lambda i: -places[i].stride) for axis in (C, P))
     placed = move_axes(state, split, sources, channels, pixels, first, state.shapes[view.tensor][3], fill)
@@ -213,24 +215,24 @@ def window(state: Emitter, view: View, axis: int, places: Sequence[int | None], 
     if axis not in axes or len(view.axes[axis]) > 1 or any(places[i] != start + i * step for i in range(low, high)):
         return None
     atom = view.axes[axis][0] if view.axes[axis] else Atom(P, 1, 0)
-    sources = {i: tuple(Source.of(atom) for atom in view.axes[i]) for i in axes}
+    sources = {i: tuple(SourceDigit.of(atom) for atom in view.axes[i]) for i in axes}
     first = (start * atom.stride, 0) if atom.axis == C else (0, start * atom.stride)
     if (atom.axis, atom.stride, step) == (C, 1, 1):  # lanes stay in runs that begin where a block does
         deep = math.gcd(len(places), start, low, high, atom.size)
         if deep % CHANNEL_BLOCK:
             return None
         count = len(places) // deep
-        sources[axis] = Source(C, count, deep, low // deep, high // deep), Source(C, deep, 1, 0, deep)
+        sources[axis] = SourceDigit(C, count, deep, low // deep, high // deep), SourceDigit(C, deep, 1, 0, deep)
     elif (atom.axis, atom.stride) == (C, 1) or (atom.axis == C and atom.stride % CHANNEL_BLOCK):
         return None
     else:
-        sources[axis] = (Source(atom.axis, len(places), atom.stride * step, low, high),)
+        sources[axis] = (SourceDigit(atom.axis, len(places), atom.stride * step, low, high),)
     channels = channel_axes(state, view)
     return move_axes(state, view, sources, channels, [i for i in axes if i not in channels], first, 1, fill)
 
 
 def move_axes(
-    state: Emitter, view: View, sources: dict[int, tuple[Source, ...]], channels: Sequence[int], pixels: Sequence[int],
+    state: Emitter, view: View, sources: dict[int, tuple[SourceDigit, ...]], channels: Sequence[int], pixels: Sequence[int],
     first: tuple[int, int] = (0, 0), width: int = 1, fill: float = 0.0,
 ) -> View | None:  # fmt: skip
     """View of a new tensor with `sources` as digits of the ONNX axes.  None where images would have to move, or where the product that
@@ -254,7 +256,7 @@ def move_axes(
                 axis: tuple((atom, Atom(*source[:3])) for atom, source in zip(atoms[axis], part, strict=True))
                 for axis, part in zip((C, P), parts, strict=True)
             }
-            state.arranged[tensor] = Arranged(view.tensor, digits)
+            state.arranged[tensor] = Arrangement(view.tensor, digits)
     new = list(view.axes)
     for axis_atoms, part in zip((atoms[C], atoms[P]), (channels, pixels), strict=True):
         remaining = list(axis_atoms)
@@ -269,7 +271,7 @@ def _leaves_images(view: View, axes: Sequence[int]) -> bool:
     return all((atom.axis == N) != (axis in axes) for axis, atoms in enumerate(view.axes) for atom in atoms)
 
 
-def _strided(axis: int, sources: Sequence[Source]) -> Atoms:
+def _strided(axis: int, sources: Sequence[SourceDigit]) -> Atoms:
     """Atoms of digits that cover an axis."""
     atoms, stride = [], 1
     for source in reversed(sources):
@@ -315,9 +317,9 @@ def _move(state: Emitter, move: Move) -> str | None:
     if lane is None and channels == 1:
         return _relayout(state, move, 1)
     if lane is not None and (lane.axis, lane.stride) == (C, 1):
-        others = [source for source in (*move.channels[:-1], *move.pixels) if source.axis == C]
-        deep = math.gcd(channels, move.first[0], lane.size, lane.low, lane.high, *(source.stride for source in others))
-        group = Source(C, lane.size // deep, deep, lane.low // deep, lane.high // deep)
+        rest_digits = [source for source in (*move.channels[:-1], *move.pixels) if source.axis == C]
+        deep = math.gcd(channels, move.first[0], lane.size, lane.low, lane.high, *(source.stride for source in rest_digits))
+        group = SourceDigit(C, lane.size // deep, deep, lane.low // deep, lane.high // deep)
         return _relayout(state, move._replace(channels=(*move.channels[:-1], group)), deep)
     return _exchange(state, move)
 
@@ -336,7 +338,7 @@ def _emit(state: Emitter, op: Operator) -> str:
     return state.emit(op)
 
 
-def _digit(source: Source, deep: int) -> Digit:
+def _digit(source: SourceDigit, deep: int) -> Digit:
     group, pixel = (source.stride // deep, 0) if source.axis == C else (0, source.stride)
     return Digit(source.size, group, pixel, source.low, source.high)
 
@@ -355,7 +357,7 @@ def _exchange(state: Emitter, move: Move) -> str | None:
     if old is not None and old.stride == 1 and old.whole and old.size == deep and move.first[0] % deep == 0 and deep > 2 * MOST_EXCHANGED:
         part = max((d for d in range(CHANNEL_BLOCK, MOST_EXCHANGED + 1, CHANNEL_BLOCK) if deep % d == 0), default=deep)
         if part < deep:
-            split = Source(C, deep // part, part, 0, deep // part), Source(C, part, 1, 0, part)
+            split = SourceDigit(C, deep // part, part, 0, deep // part), SourceDigit(C, part, 1, 0, part)
             to_channels, to_pixels = (
                 tuple(piece for source in sources for piece in (split if source is old else (source,)))
                 for sources in (move.channels, move.pixels)
@@ -364,16 +366,16 @@ def _exchange(state: Emitter, move: Move) -> str | None:
     start = move.first[0] % deep
     if old is not None and not 0 <= start + old.stride * (old.size - 1) < deep:
         return None
-    new = move.channels[-1] if move.channels else Source(P, 1, 1, 0, 1)
+    new = move.channels[-1] if move.channels else SourceDigit(P, 1, 1, 0, 1)
     if new is old:
         return None
     wide = -(-new.size // block) * block
-    others = [source for source in targets if source is not old and source is not new and source.stride]
+    rest_digits = [source for source in targets if source is not old and source is not new and source.stride]
     if not math.isfinite(move.fill) or not state.budget.take(4 * deep * deep):
         return None
     # the lanes of the source alone, all other digits as pixels
-    padded = Source(new.axis, wide, new.stride, new.low, new.high)
-    gathered = tuple(source for source in (*others, padded) if source.size > 1)
+    padded = SourceDigit(new.axis, wide, new.stride, new.low, new.high)
+    gathered = tuple(source for source in (*rest_digits, padded) if source.size > 1)
     lies = c == deep and merge_digits([_digit(source, deep) for source in gathered]) == merge_digits([whole_digit(h * w, 0, 1)])
     x = move.tensor
     if not lies:
@@ -381,7 +383,7 @@ def _exchange(state: Emitter, move: Move) -> str | None:
     y = _product(state, x, deep)
     # every digit in its place
     strides, stride = {}, 1
-    for source in reversed(others):
+    for source in reversed(rest_digits):
         strides[id(source)] = stride
         stride *= source.size
     digits = []

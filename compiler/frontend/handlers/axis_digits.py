@@ -47,7 +47,7 @@ def resample_axes(state: Translator, node: NodeProto, view: View, axis_taps: Map
         sources = [place_taps[0][0] if place_taps else None for place_taps in axis_taps[axis].taps]
         moved = window(state, view, axis, sources, fill) if axis_taps[axis] == select_places(sources) else None
         if moved is not None:
-            view, axis_taps = moved, {other: taps for other, taps in axis_taps.items() if other != axis}
+            view, axis_taps = moved, {i: taps for i, taps in axis_taps.items() if i != axis}
     for axis in axis_taps:
         if len(view.axes[axis]) != 1:
             raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one of channels or pixels of {state.shapes[view.tensor]}")

@@ -120,31 +120,31 @@ def _moved_heads(state: Translator, a: View, b: View) -> Heads | None:
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     (m, k), n = a.shape[-2:], b.shape[-1]
     b = b.expanded((*lead, k, n))
-    left = without_repeats(state, a.expanded((*lead, m, k)))
+    left_view = without_repeats(state, a.expanded((*lead, m, k)))
     # every digit of the leading axes of b is an axis
     atoms = [atom for axis in b.axes[:-2] for atom in axis]
     sizes = [atom.size for atom in atoms]
-    left = None if left is None else reshape_view(left, (*sizes, m, k)) or in_line(state, left, (*sizes, m, k))
-    if left is None:
+    left_view = None if left_view is None else reshape_view(left_view, (*sizes, m, k)) or in_line(state, left_view, (*sizes, m, k))
+    if left_view is None:
         return None
     rows, heads = ([i for i, atom in enumerate(atoms) if (atom.axis == R) == repeats and atom.axis != N] for repeats in (True, False))
     rank = len(atoms) + 2
-    kept = [i for i, atom in enumerate(atoms) if atom.axis != R]
-    right = View(b.tensor, (*((atoms[i],) for i in kept), *b.axes[-2:]))
-    lane = resolve(state, right).axes[-1][-1:]
+    batch_digits = [i for i, atom in enumerate(atoms) if atom.axis != R]
+    right_view = View(b.tensor, (*((atoms[i],) for i in batch_digits), *b.axes[-2:]))
+    lane = resolve(state, right_view).axes[-1][-1:]
     plain = not lane or (lane[0].axis, lane[0].stride) == (C, 1)
-    lead_right = [kept.index(i) for i in heads]
-    ends = [len(kept) + 1, len(kept)] if plain else [len(kept), len(kept) + 1]
-    arranged_left = arrange(state, left, [*heads, rank - 1], [*rows, rank - 2])
-    arranged_right = arrange(state, right, [*lead_right, ends[0]], ends[1:])
+    lead_right = [batch_digits.index(i) for i in heads]
+    ends = [len(batch_digits) + 1, len(batch_digits)] if plain else [len(batch_digits), len(batch_digits) + 1]
+    arranged_left = arrange(state, left_view, [*heads, rank - 1], [*rows, rank - 2])
+    arranged_right = arrange(state, right_view, [*lead_right, ends[0]], ends[1:])
     if arranged_left is None or arranged_right is None:
         return None
     axes = arranged_left.axes
     joint_rows = merge_atoms(atom for i in (*rows, rank - 2) for atom in axes[i])
-    joint = _heads_as_they_lie(state, View(arranged_left.tensor, (*(axes[i] for i in kept), joint_rows, axes[-1])), arranged_right)
+    joint = _heads_as_they_lie(state, View(arranged_left.tensor, (*(axes[i] for i in batch_digits), joint_rows, axes[-1])), arranged_right)
     if joint is None:
         return None
-    of_digit = {i: joint.axes[kept.index(i)] for i in kept} | {i: axes[i] for i in rows}
+    of_digit = {i: joint.axes[batch_digits.index(i)] for i in batch_digits} | {i: axes[i] for i in rows}
     out, first = [], 0
     for axis in b.axes[:-2]:
         out.append(merge_atoms(atom for i in range(first, first + len(axis)) for atom in of_digit[i]))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.handlers.arrange import Arranged, Move, arrange, for_host, in_line, without_repeats
+from compiler.frontend.handlers.arrange import Arrangement, Move, arrange, for_host, in_line, without_repeats
 from compiler.frontend.handlers.views import (
     Atom,
     Atoms,
@@ -83,7 +83,7 @@ class Translator:
         self.views: dict[str, View] = {}
         self.shuffled: dict[View, str] = {}  # view -> tensor with its channels in order
         self.moved: dict[Move, str] = {}  # arrangement -> its tensor
-        self.arranged: dict[str, Arranged] = {}  # tensors that were only arranged
+        self.arranged: dict[str, Arrangement] = {}  # tensors that were only arranged
         self.copies: set[str] = set()  # tensors that arrangements made
         self.reflowed: dict[tuple[str, Shape], str] = {}  # (tensor, shape) -> the same pixels in rows of another width
         self.constants: dict[str, Array] = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer} | dict(
@@ -168,7 +168,7 @@ class Translator:
 
     def in_order(self, view: View) -> View:
         """View of the same values on a tensor whose channels have the order of the view."""
-        atoms = [atom for atom in view.atoms if atom.axis == C]
+        atoms = [atom for axes in view.axes for atom in axes if atom.axis == C]
         if self.in_order_already(view):
             return view
         order = np.zeros((1,), np.int64)
@@ -446,17 +446,17 @@ def translate(
     raise refused
 
 
-class Reading(NamedTuple):
-    """What the first axis of inputs is; see `Translator`."""
+class FirstAxis(NamedTuple):
+    """Meaning of the first axis of inputs; see `Translator`."""
 
     rows: bool = True
     images: bool = True
 
 
-def other_readings(state: Translator) -> list[Reading]:
+def other_readings(state: Translator) -> list[FirstAxis]:
     """Other readings of a model that was refused: with matrices as images, and without images."""
     several = any(state.shapes[port.name][0] > 1 for port in state.model.graph.input if port.name in state.shapes)
-    return [Reading(rows=False)] * state.matrices + [Reading(images=False)] * several
+    return [FirstAxis(rows=False)] * state.matrices + [FirstAxis(images=False)] * several
 
 
 def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str) -> Graph:

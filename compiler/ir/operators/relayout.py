@@ -149,7 +149,7 @@ class Relayout(UnaryOperator):
         return np.ascontiguousarray(taken.transpose(2, 0, 3, 1).reshape(self.output_shape([x.shape])))
 
 
-class Places(NamedTuple):
+class DigitPlaces(NamedTuple):
     """Places of x of all values of some digits, [values]: groups and pixels, and whether there is a source."""
 
     group: Ints
@@ -157,14 +157,14 @@ class Places(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-def places_of(digits: Sequence[Digit]) -> Places:
+def places_of(digits: Sequence[Digit]) -> DigitPlaces:
     group, pixel, inside = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
     for digit in digits:
         values = np.arange(digit.size)
         group = np.add.outer(group, values * digit.group).reshape(-1)
         pixel = np.add.outer(pixel, values * digit.pixel).reshape(-1)
         inside = np.logical_and.outer(inside, (values >= digit.low) & (values < digit.high)).reshape(-1)
-    return Places(group, pixel, inside)
+    return DigitPlaces(group, pixel, inside)
 
 
 def whole_digit(size: int, group: int = 0, pixel: int = 0) -> Digit:
@@ -177,10 +177,10 @@ def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     merged: list[Digit] = []
     for digit in digits:
         last, size = merged[-1] if merged else None, digit.size
-        whole = (digit.low, digit.high) == (0, size)
-        if size == 1 and whole:
+        sourced = (digit.low, digit.high) == (0, size)
+        if size == 1 and sourced:
             continue
-        if last is not None and whole and (last.group, last.pixel) == (digit.group * size, digit.pixel * size):
+        if last is not None and sourced and (last.group, last.pixel) == (digit.group * size, digit.pixel * size):
             merged[-1] = Digit(last.size * size, digit.group, digit.pixel, last.low * size, last.high * size)
         else:
             merged.append(digit)

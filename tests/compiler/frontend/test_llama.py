@@ -36,7 +36,7 @@ def test_step(step: str) -> None:
         np.testing.assert_allclose(values[name], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_cache_is_read_once_for_all_queries_of_a_head() -> None:
+def test_cache_is_read_once_per_head() -> None:
     """No copy of the keys for each query, and no weights that only move values where heads fill blocks."""
     model = load_network(Path("made:llama-small,past=63,width=128"))
     graph = lower(model)

@@ -88,9 +88,9 @@ def _repeated(net: Net, tensor: Tensor, times: int) -> Tensor:
     if times == 1:
         return tensor
     n, heads, tokens, size = tensor.shape
-    apart = net.node("Unsqueeze", [tensor.name, net.integers((2,))], (n, heads, 1, tokens, size))
+    unsqueezed = net.node("Unsqueeze", [tensor.name, net.integers((2,))], (n, heads, 1, tokens, size))
     shape = n, heads, times, tokens, size
-    return net.reshape(net.node("Expand", [apart.name, net.integers(shape)], shape), n, heads * times, tokens, size)
+    return net.reshape(net.node("Expand", [unsqueezed.name, net.integers(shape)], shape), n, heads * times, tokens, size)
 
 
 def _attention(net: Net, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
