@@ -119,8 +119,8 @@ IN_PIECES: dict[str, InPieces] = {
     "own_operator": InPieces(own_operator, (("Conv", "Relu", "Conv"), ("Mul", "Conv", "Relu", "Conv")), ("Sin",)),
     "detector": InPieces(
         detector,
-        (("Conv", "Relu", "Conv", "Relu", "Transpose"), ("MatMul", "Relu", "MatMul")),
-        ("Reshape", "ReduceMax", "TopK", "Reshape", "Gather"),
+        (("Conv", "Relu", "Conv", "Relu", "Transpose", "Reshape", "ReduceMax"), ("MatMul", "Relu", "MatMul")),
+        ("TopK", "Reshape", "Gather"),
     ),
     "blocks": InPieces(blocks, (("Conv", "Relu", "Conv", "Relu"),) * 3, ("Sin", "Sin", "Sin")),
     "suppressed": InPieces(

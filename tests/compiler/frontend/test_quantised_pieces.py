@@ -128,8 +128,8 @@ def test_integer_inputs_and_outputs_are_those_of_file():
 
 
 @pytest.mark.parametrize("form", ["qdq", "qop"])
-def test_host_moves_integers_of_another_order(form):
-    """Behind a node of the host with heads, a product reads what Transpose and Reshape make of it, which may be groups."""
+def test_integers_of_another_order_are_moved(form):
+    """Behind a node of the host with heads, a product reads a copy of what Transpose and Reshape make of it, which may be groups."""
     b = Builder(np.random.default_rng(0), (1, 8, 32))
 
     def linear(x):
@@ -143,4 +143,4 @@ def test_host_moves_integers_of_another_order(form):
     linear(b.node("Reshape", [back, shape(1, 8, 32)]))
     graphs, part = check(*quantised_model(load_model(b.model()), Quantiser(form)))
     assert [type(op).__name__ for graph in graphs for op in graph.operators].count("QuantisedConv") == 2
-    assert any("cannot read its result where it lies on the NPU" in node.why for node in part.host)
+    assert {node.op_type for node in part.host} <= {"Sin", "QuantizeLinear", "DequantizeLinear"}

@@ -118,15 +118,14 @@ def test_views_alone_are_no_work_for_the_npu() -> None:
         parted(b.model(b.node("Flatten", [b.node("Sin", ["x"])])))
 
 
-def test_border_translates_again_what_layout_alone_refused() -> None:
-    """Rows first, then a convolution: the Transpose is a view on the NPU that the convolution cannot read; the host's tensor it can."""
+def test_layout_alone_is_no_reason_for_the_host() -> None:
+    """Rows first, then a convolution: the convolution reads a copy of the view that the Transpose is."""
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     turned = b.node("Transpose", [b.node("Sin", [b.node("Transpose", [b.conv("x", 16)], perm=[0, 2, 3, 1])])], perm=[0, 3, 1, 2])
     (graph,), part = lower_partition(prepare(b.model(b.conv(b.conv(turned, 16), 16))))
     assert sum(isinstance(op, Conv) for op in graph.operators) == 2
     refused = [node for node in part.host if node.refused]
-    assert [node.op_type for node in refused] == ["Sin", "Transpose"]
-    assert "Conv 't9' cannot read its result where it lies on the NPU" in refused[1].why
+    assert [node.op_type for node in refused] == ["Sin"]
 
 
 def test_output_that_is_an_input_is_the_hosts(tmp_path: Path) -> None:
