@@ -296,6 +296,24 @@ def _matmul(g: ViewGraph, x: str) -> str:
     return g.node("MatMul", [x, other] if g.rng.integers(2) else [other, x])
 
 
+EQUATIONS = ("ij,jk->ik", "bij,bjk->bik", "bhid,bhjd->bhij", "bhij,bhjd->bhid", "bihd,bjhd->bhij", "ij,kj", "bij,kl->bikjl", "ijk,lk->jil")
+
+
+def _einsum(g: ViewGraph, x: str) -> str:
+    equation = str(g.one_of(*EQUATIONS, "ijk->kij"))
+    terms = equation.partition("->")[0].split(",")
+    x = g.of_rank(x, len(terms[0]))
+    if len(terms) == 1:
+        return g.node("Einsum", [x], equation=equation)
+    sizes = dict(zip(terms[0], g.shape(x), strict=True))
+    shape = [sizes.get(letter) or int(g.rng.integers(1, 6)) for letter in terms[1]]
+    if g.rng.integers(2):
+        return g.node("Einsum", [x, g.normal(*shape)], equation=equation)
+    other = g.node("Tile", [g.node("ReduceMean", [x, g.ints(*range(g.rank(x)))]), g.ints(*[1] * g.rank(x))])
+    other = g.node("Reshape", [other, g.ints(*[1] * len(shape))])
+    return g.node("Einsum", [x, g.node("Add", [g.node("Expand", [other, g.ints(*shape)]), g.normal(*shape)])], equation=equation)
+
+
 def _concat(g: ViewGraph, x: str) -> str:
     axis = g.axis(x)
     shape = list(g.shape(x))
@@ -452,6 +470,7 @@ CASES: dict[str, Maker] = {
     "ConvTranspose": _conv_transpose,
     "DepthToSpace": _depth_to_space,
     "Dropout": _plain("Dropout"),
+    "Einsum": _einsum,
     "Gelu": _gelu,
     "Gemm": _gemm,
     "GlobalAveragePool": _global("GlobalAveragePool"),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
 from compiler.frontend.handlers.arrange import along
+from compiler.frontend.handlers.einsum import PRODUCTS
 from compiler.frontend.handlers.elementwise import ELEMENTWISE
 from compiler.frontend.handlers.image_norm import NORMALISING
 from compiler.frontend.handlers.pooling import POOLING
@@ -254,6 +255,7 @@ HANDLERS: dict[str, Handler] = {
     "Identity": identity,
     "LRN": lrn,
     **ELEMENTWISE,
+    **PRODUCTS,
     **SEQUENCE,
     **NORMALISING,
     **POOLING,
