@@ -115,11 +115,18 @@ class Relayout(UnaryOperator):
         return bool((bounds[1:, 0] < bounds[:-1, 1]).any())
 
     @property
+    def keeps_planes(self) -> bool:
+        """Whether only pixels move, so that channels may lie in any lanes."""
+        return self.of[0] == 1 and not self.groups and not self.wide
+
+    @property
     def follows(self) -> tuple[str, ...]:
-        return ()
+        return (self.x,) if self.keeps_planes else ()
 
     @property
     def headed(self) -> tuple[tuple[str, int], ...]:
+        if self.keeps_planes:
+            return ()
         return (self.x, self.of[0]), (self.y, math.prod(digit.size for digit in self.groups))
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
