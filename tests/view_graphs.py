@@ -486,6 +486,7 @@ CASES: dict[str, Maker] = {
     "Pow": _pow,
     "Resize": _resize,
     "Softmax": _softmax,
+    "SpaceToDepth": lambda g, x: g.node("SpaceToDepth", [g.of_rank(x, 4)], blocksize=1),
     **{op: _binary(op) for op in ("Add", "Div", "Max", "Mean", "Min", "Mul", "Sub", "Sum")},
     **{op: _plain(op) for op in _ONE_TO_ONE},
     **{op: _positive(op) for op in ("Log", "Reciprocal", "Sqrt")},

@@ -311,6 +311,21 @@ def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> No
     state.views[node.output[0]] = arranged
 
 
+def space_to_depth(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Copy a view in which the pixels of a block are channels: those of a pixel are neighbours, or in mode CRD those of a channel."""
+    block, view = int(values["blocksize"]), state.view(node)
+    n, channels, h, w = view.shape
+    if block < 1 or h % block or w % block:
+        raise BadInputError(f"{label(node)}: blocksize {block} of {h} x {w} pixels; they are expected to be multiples of it")
+    perm = (0, 1, 3, 5, 2, 4) if values.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    blocks = state.reshape(view, (n, channels, h // block, block, w // block, block))
+    shape = n, channels * block**2, h // block, w // block
+    gathered = None if blocks is None else state.reshape(transpose_view(blocks, perm), shape)
+    if gathered is None:
+        raise state.refuse(node, f"{list(view.shape)}: images would have to move")
+    state.views[node.output[0]] = gathered
+
+
 RESAMPLING: dict[str, Handler] = {
     "ConvTranspose": conv_transpose,
     "DepthToSpace": depth_to_space,
@@ -318,6 +333,7 @@ RESAMPLING: dict[str, Handler] = {
     "Pad": pad,
     "Resize": resize,
     "Slice": slice_,
+    "SpaceToDepth": space_to_depth,
     "Split": split,
     "Upsample": resize,
 }

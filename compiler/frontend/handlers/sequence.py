@@ -81,6 +81,13 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     matrix = state.constant(node, side, "one of the two")
     rank = len(state.view(node, 1 - side).shape)
     wide = max(rank, matrix.ndim)
+    if matrix.ndim == 1 and rank > 1:  # a vector: one row or column, whose axis is dropped
+        weights = floats(matrix[None])
+        axis = rank - 1 if side == 1 else rank - 2
+        product(state, node, axis, weights, np.zeros(1, np.float32), 1 - side)
+        axes = state.views[node.output[0]].axes
+        state.views[node.output[0]] = View(node.output[0], (*axes[:axis], *axes[axis + 1 :]))
+        return
     matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
     if matrix.ndim != 2 or rank < 2:
         raise state.refuse(node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix is supported")
@@ -177,6 +184,23 @@ def _heads_as_they_lie(state: Translator, a: View, b: View) -> Heads | None:
     return Heads(a.tensor, b.tensor, heads, transposed, (*lead, m, (Atom(C, per, 1),)))
 
 
+def _statistics(state: Translator, node: NodeProto, view: View, axis: int, epsilon: float) -> None:
+    """Emit the mean over the axes from `axis` on, and the reciprocal of the deviation."""
+    channels = state.shapes[view.tensor][1]
+    axes = tuple(atoms if i < axis else () for i, atoms in enumerate(view.axes))
+    mean, nothing = np.full((1, channels, 1, 1), 1 / channels, np.float32), np.zeros(1, np.float32)
+    centring = (np.eye(channels, dtype=np.float32) - np.float32(1 / channels))[:, :, None, None]
+    names = [state.fresh(f"{node.output[0]}.{part}") for part in ("mean", "centred", "squares", "variance", "inverse")]
+    state.emit(Conv(names[0], view.tensor, names[0], mean, nothing))
+    state.emit(Conv(names[1], view.tensor, names[1], centring, np.zeros(channels, np.float32)))
+    state.emit(Vector(names[2], (names[1],), names[2], (Step("square"),)))
+    state.emit(Conv(names[3], names[2], names[3], mean, nothing))
+    state.emit(Vector(names[4], (names[3],), names[4], (Step("adds", epsilon), Step("sqrt"), Step("reciprocal"))))
+    for name, tensor in zip(node.output[1:], (names[0], names[4]), strict=False):
+        if name:
+            state.views[name] = View(tensor, axes)
+
+
 _OF_SQUARES = ("RMSNormalization", "SimplifiedLayerNormalization")  # without a mean
 
 
@@ -188,11 +212,12 @@ def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
         view = along(state, view, range(axis, len(view.shape))) or view
     if merge_atoms(atom for atoms in view.axes[axis:] for atom in atoms) != whole_axes(state.shapes[view.tensor], C):
         raise state.refuse(node, f"over the axes from {axis} on of {list(view.shape)}; axes without images are supported")
-    if any(node.output[1:]):
-        raise state.refuse(node, "the mean or the deviation is asked for; only the normalised values are supported")
     scale = floats(state.constant(node, 1, "the scale"))
     shift = floats(state.constant(node, 2, "the shift")) if state.has(node, 2) else np.zeros(1, np.float32)
     scale, shift = (floats(np.broadcast_to(parameter, view.shape[axis:]).reshape(channels)) for parameter in (scale, shift))
+    epsilon = float(values.get("epsilon", 1e-5))
+    if any(node.output[1:]):
+        _statistics(state, node, view, axis, epsilon)
     op = LayerNorm(
         state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)), node.op_type in _OF_SQUARES
     )
