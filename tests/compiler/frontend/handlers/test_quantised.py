@@ -213,7 +213,6 @@ REFUSED = [
         "sums of up to 2,147,484,151; expected at most 2,147,483,647, what int32 holds",
     ),
     (qlinear("QGemm", [W[:, :, 0, 0].T, F(1), S(0), None, *END], [1, 2], MS, transA=1), UnsupportedError, "only transA = 0"),
-    (qlinear("QLinearSoftmax", list(END), IMAGE, MS, axis=2, opset=13), UnsupportedError, "over the channels is supported"),
 ]  # fmt: skip
 
 

@@ -146,7 +146,6 @@ def test_upsample_of_an_old_opset() -> None:
 REFUSED: dict[str, tuple[Make, str]] = {
     "antialias": (by((0.5, 0.5), "linear", "half_pixel", antialias=1), "antialias"),
     "a crop": (by((2, 2), "linear", "tf_crop_and_resize"), "coordinate_transformation_mode 'tf_crop_and_resize'"),
-    "more images": (padded(1, 0, 0, 0, 0, 0, 0, 0), "axes [0]"),
 }
 
 
