@@ -40,7 +40,7 @@ def towers(rng: Rng) -> ModelProto:
     b = _image(rng)
     left = b.relu(b.conv("x", WIDTH))
     right = b.conv(b.relu(b.conv("x", WIDTH)), WIDTH)
-    joined = b.node("Einsum", [left, right], equation="nchw,nchw->nchw")
+    joined = b.node("Einsum", [left, right], equation="...,...->...")
     return b.model(b.conv(b.relu(b.conv(joined, WIDTH)), WIDTH))
 
 

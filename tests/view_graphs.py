@@ -296,7 +296,19 @@ def _matmul(g: ViewGraph, x: str) -> str:
     return g.node("MatMul", [x, other] if g.rng.integers(2) else [other, x])
 
 
-EQUATIONS = ("ij,jk->ik", "bij,bjk->bik", "bhid,bhjd->bhij", "bhij,bhjd->bhid", "bihd,bjhd->bhij", "ij,kj", "bij,kl->bikjl", "ijk,lk->jil")
+EQUATIONS = (
+    "ij,jk->ik",
+    "bij,bjk->bik",
+    "bhid,bhjd->bhij",
+    "bhij,bhjd->bhid",
+    "bihd,bjhd->bhij",
+    "ij,kj",
+    "bij,kl->bikjl",
+    "ijk,lk->jil",
+    "bij,bij->bij",
+    "i,j->ij",
+    "bi,bj->bij",
+)
 
 
 def _einsum(g: ViewGraph, x: str) -> str:

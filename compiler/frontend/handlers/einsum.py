@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import NodeProto, helper
 
+from compiler.frontend.handlers.elementwise import binary
 from compiler.frontend.handlers.sequence import matmul
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import transpose_view
@@ -15,7 +16,10 @@ from compiler.frontend.onnx_io.attributes import Attributes
 
 
 def einsum(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Emit a view, or a product: batch letters are in both terms and the result, rows and columns in one term, summed letters in both."""
+    """Emit a view, or a product: batch letters are in both terms and the result, rows and columns in one term, summed letters in both.
+
+    Without summed letters it is a product of values.
+    """
     equation = values["equation"].replace(" ", "")
     inputs, arrow, result = equation.partition("->")
     terms = inputs.split(",")
@@ -39,13 +43,22 @@ def einsum(state: Translator, node: NodeProto, values: Attributes) -> None:
         name = node.input[i]
         shape = state.constants[name].shape if name in state.constants else state.repeated_view(node, i).shape
         sizes |= dict(zip(term, shape, strict=True))
-    names = [
-        _matrix(state, node, i, term, sizes, (*([letter] for letter in batch), *parts))
-        for i, (term, parts) in enumerate(((first, (rows, summed)), (second, (summed, columns))))
-    ]
-    joint = state.fresh(f"{node.output[0]}.product")
-    matmul(state, helper.make_node("MatMul", names, [joint], name=node.name), {})
     order = [*batch, *rows, *columns]
+    if summed and not rows and not columns:
+        raise state.refuse(node, f"equation {equation!r}; a sum of products with rows or columns of their own is supported")
+    lead = [[letter] for letter in batch]
+    if summed:  # rows by columns
+        op_type, handler = "MatMul", matmul
+        axes = [*lead, rows, summed], [*lead, summed, columns]
+    else:  # values by values
+        op_type, handler = "Mul", binary
+        axes = (
+            [*lead, *([letter] for letter in rows), *([] for _ in columns)],
+            [*lead, *([] for _ in rows), *([letter] for letter in columns)],
+        )
+    names = [_matrix(state, node, i, term, sizes, parts) for i, (term, parts) in enumerate(zip(terms, axes, strict=True))]
+    joint = state.fresh(f"{node.output[0]}.product")
+    handler(state, helper.make_node(op_type, names, [joint], name=node.name), {})
     view = state.reshape(state.views[joint], [sizes[letter] for letter in order])
     if view is None:
         raise state.refuse(node, f"equation {equation!r}: images would have to move")

@@ -22,6 +22,9 @@ def floats(array: NDArray[Any]) -> Floats:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
+MOST_HEADS = 4096  # of a product whose operands are copied: each is a product of its own
+
+
 class OverAxis(NamedTuple):
     """Product as a convolution of `tensor` with a kernel [m, c, kh, kw].  axes: axes of its result; the result has m channels."""
 
@@ -144,7 +147,7 @@ def _moved_heads(state: Translator, a: View, b: View) -> Heads | None:
     ends = [len(batch_digits) + 1, len(batch_digits)] if plain else [len(batch_digits), len(batch_digits) + 1]
     arranged_left = arrange(state, left_view, [*heads, rank - 1], [*rows, rank - 2])
     arranged_right = arrange(state, right_view, [*lead_right, ends[0]], ends[1:])
-    if arranged_left is None or arranged_right is None:
+    if arranged_left is None or arranged_right is None or math.prod(atoms[i].size for i in heads) > MOST_HEADS:
         return None
     axes = arranged_left.axes
     joint_rows = merge_atoms(atom for i in (*rows, rank - 2) for atom in axes[i])
