@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.frontend.handlers.moves import Arrangement, Emitter, Move, SourceDigit, emit_move
+from compiler.frontend.handlers.tensor_moves import Arrangement, Emitter, Move, SourceDigit, emit_move
 from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, R, View, host_order, merge_atoms, reshape_view
 from compiler.ir.lanes import CHANNEL_BLOCK
 

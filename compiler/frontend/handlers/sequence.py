@@ -14,6 +14,7 @@ from compiler.frontend.handlers.arrange import along, arrange, as_operand, in_li
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, R, View, constant_as, merge_atoms, reshape_view, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes, label
+from compiler.frontend.onnx_io.scales import MS
 from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, QuantisedPair, Reflow, Step, Vector
 from simulator.npu.errors import BadInputError
 
@@ -324,7 +325,8 @@ def _windows(
 SEQUENCE: dict[str, Handler] = {
     "MatMul": matmul,
     "LayerNormalization": layer_norm,
-    **dict.fromkeys(_OF_SQUARES, layer_norm),
+    "RMSNormalization": layer_norm,
+    f"{MS}.SimplifiedLayerNormalization": layer_norm,
     "Gelu": gelu,
     "Erf": gelu,
 }

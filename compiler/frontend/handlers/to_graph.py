@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from compiler.frontend.handlers.arrange import arrange, for_host, in_line, without_repeats
-from compiler.frontend.handlers.moves import Arrangement, Move
+from compiler.frontend.handlers.tensor_moves import Arrangement, Move
 from compiler.frontend.handlers.views import (
     Atom,
     Atoms,

@@ -102,7 +102,6 @@ def test_cases_are_all_that_is_supported() -> None:
     of_integers = {name for name in SUPPORTED if "." in name or name.endswith(("izeLinear", "Integer")) or "QLinear" in name}
     assert SUPPORTED.keys() - of_integers - CASES.keys() == {
         "RMSNormalization",
-        "SimplifiedLayerNormalization",
         "Swish",
         "Upsample",
     }  # opsets and domains that onnxruntime or onnx has not, and an old one
