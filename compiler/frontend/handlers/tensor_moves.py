@@ -75,6 +75,7 @@ class Emitter(Protocol):
     arranged: dict[str, Arrangement]
     copies: set[str]  # tensors that arrangements made
     budget: ByteBudget
+    node: str
 
     def emit(self, op: Operator) -> str: ...
     def fresh(self, base: str) -> str: ...
@@ -98,7 +99,7 @@ def _relayout(state: Emitter, move: Move, deep: int) -> str:
     """Emit a move of groups of `deep` channels, the lanes of the result."""
     _, c, h, w = state.shapes[move.tensor]
     groups, pixels = (merge_digits([_digit(source, deep) for source in part]) for part in (move.channels, move.pixels))
-    name = state.fresh(f"{move.tensor}.relayout")
+    name = state.fresh(f"{state.node or move.tensor}.relayout")
     first = move.first[0] // deep, move.first[1]
     return _emit(state, Relayout(name, move.tensor, name, deep, groups, pixels, (c // deep, h, w), first, move.width, 0, move.fill))
 
@@ -169,7 +170,7 @@ def _exchange(state: Emitter, move: Move) -> str | None:
     in_place = groups == merge_digits([whole_digit(stride, 1, 0)]) and pixels == merge_digits([whole_digit(deep, 0, 1)])
     if in_place and wide == new.size and move.width == 1 and start == 0:
         return y
-    name = state.fresh(f"{move.tensor}.relayout")
+    name = state.fresh(f"{state.node or move.tensor}.relayout")
     of = stride, deep, 1
     return _emit(state, Relayout(name, y, name, new.size, groups, pixels, of, (0, start), move.width, wide, move.fill))
 
@@ -186,7 +187,7 @@ def _product(state: Emitter, x: str, size: int) -> str:
             values = values.astype(np.int8)
         state.tensors[identity], state.shapes[identity] = values, (n, size, size, 1)
         state.copies.add(identity)
-    name = state.fresh(f"{x}.exchange")
+    name = state.fresh(f"{state.node or x}.exchange")
     if q is None:
         return _emit(state, MatMul(name, identity, x, name, 1, True))
     return _emit(state, QuantisedMatMul(name, identity, x, name, 1, True, state.types[identity], q, q))

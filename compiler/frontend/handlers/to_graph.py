@@ -92,6 +92,7 @@ class Translator:
         )
         self.known_shapes = known_shapes(model.graph)  # shapes of ONNX tensors
         self.used_names: set[str] = set()
+        self.node = ""  # name of the node that is translated: copies for it are named after it
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, number of channels) -> broadcast tensor
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
         self.types: dict[str, Quantisation] = {}  # quantisation of integer tensors
@@ -490,6 +491,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
 
     handlers: by operator, with `domain.` as prefix for other domains than ONNX's.
     """
+    state.node = node.name or node.output[0]
     is_onnx = node.domain in ("", "ai.onnx")
     handler = handlers.get(node.op_type if is_onnx else f"{node.domain}.{node.op_type}")
     if not is_onnx and handler is None:
