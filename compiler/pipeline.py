@@ -6,18 +6,19 @@ step then stay in the processor's caches.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from compiler.codegen.lower_segment import DraftShare, Records, draft_segment, lower_draft, new_scratch
 from compiler.codegen.shared_memory import find_disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.schedule.equal_shares import EqualShares, KnownShare
 from compiler.schedule.segment_accesses import Footprint, Ints
 from compiler.schedule.shared_memory_allocator import SharedPlaces, allocate_residents, resolve_addresses
 from compiler.schedule.stream_writer import Schedule
@@ -33,9 +34,11 @@ from simulator.npu.grant import Grant
 from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NO_TRAFFIC, SharedTraffic, shared_traffic
+from simulator.npu.transfers import NO_TRANSFERS, Transfers, find_transfers
 
 _DRAFTS = 1 << 11  # cached drafts
 _TOGETHER = 1 << 12  # records of a group of shares that are lowered together: as many as the processor's caches hold
+_KINDS = 4  # unequal shares of a segment that others are compared with
 _Key = tuple[TargetGraph, int, bool, str, int, int, PersistentLayout | None]
 
 
@@ -44,7 +47,7 @@ class LoweredShare:
     """Share of one core in a segment.  staged: its ranges in the shared memory.  stored: its records; None if the compiler keeps none.
 
     l1_end: end in bytes of the L1 range that it uses; 0 if every level of the machine grants all of L1.  shared: its traffic with the
-    shared memory.
+    shared memory.  transfers: those from and to DDR; none without an L2, whose traffic depends on them.
     """
 
     footprint: Footprint
@@ -53,6 +56,7 @@ class LoweredShare:
     stored: Code | None
     l1_end: int = 0
     shared: SharedTraffic = NO_TRAFFIC
+    transfers: Transfers = NO_TRANSFERS
 
     @property
     def code(self) -> Code:
@@ -78,7 +82,7 @@ class LoweredShare:
 
     @property
     def nbytes(self) -> int:
-        return self.footprint.nbytes + (0 if self.stored is None else self.stored.nbytes)
+        return self.footprint.nbytes + self.transfers.nbytes + (0 if self.stored is None else self.stored.nbytes)
 
 
 class ScheduledShare(NamedTuple):
@@ -109,6 +113,11 @@ class _Share(NamedTuple):
     ) -> _Share:
         return cls(target_graph, plan, start, flip, place, core, held, (target_graph, start, flip, plan.key, place, len(plan.cores), held))
 
+    @property
+    def segment_key(self) -> tuple[Any, ...]:
+        """Key without the end of memory and the core."""
+        return (*self.key[:2], self.key[3], *self.key[5:])
+
 
 class Compiler:
     """Compiler of plans of one target graph.  It caches lowered segments by (plan, place), so a mutated plan lowers only its changed
@@ -120,6 +129,8 @@ class Compiler:
     def __init__(self, target_graph: TargetGraph, cache_bytes: int = 512 << 20, records: bool = True) -> None:
         self.target_graph, self.records = target_graph, records
         self.synchroniser = Synchroniser(target_graph)
+        # data in the shared memory are named by addresses of DDR that no record shows
+        self._equal_shares = None if target_graph.machine.shared else EqualShares(target_graph, self.synchroniser.footprints)
         self._grants = any(
             target_graph.machine.granted(level) != target_graph.machine.full_grant for level in target_graph.machine.contention
         )
@@ -145,32 +156,43 @@ class Compiler:
 
     def _lower(self, shares: Sequence[_Share]) -> dict[_Key, LoweredShare | Infeasible]:
         """Step by step, each for all of them before the next one: a step's code and tables stay in the processor's caches meanwhile."""
-        drafts = [self._draft(share) for share in shares]
+        drafts = list[DraftShare | Infeasible]()
+        for k, share in enumerate(shares):
+            # the share before is mostly another core's of the same segment
+            other = drafts[-1] if k and shares[k - 1].segment_key == share.segment_key else None
+            drafts.append(self._draft(share, other))
         written, used, lowered = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, LoweredShare | Infeasible]()
+        known = defaultdict[tuple[int, str, bool], list[KnownShare]](list)
         for share, draft in zip(shares, drafts, strict=True):
             records: Records | Infeasible = draft if isinstance(draft, Infeasible) else lower_draft(draft, share.flip, self._scratch[used:])
             written.append((share, records))
             used += 0 if isinstance(records, Infeasible) else len(records.code)
             if used >= _TOGETHER:
-                lowered |= self._store_in_cache(written)
+                lowered |= self._store_in_cache(written, known)
                 written, used = [], 0
-        return lowered | self._store_in_cache(written)
+        return lowered | self._store_in_cache(written, known)
 
-    def _draft(self, share: _Share) -> DraftShare | Infeasible:
+    def _draft(self, share: _Share, other: DraftShare | Infeasible | None) -> DraftShare | Infeasible:
+        """Draft of a share.  other: of another core's share of the same segment."""
         key = share.key[:2] + share.key[3:]
         draft = self._drafts.pop(key, None)  # draft of the same share with the other flip
         if draft is not None:
             return draft
-        new_draft = draft_segment(share.target_graph, share.plan, share.start, share.place, share.held)
+        other = other if isinstance(other, DraftShare) else None
+        new_draft = draft_segment(share.target_graph, share.plan, share.start, share.place, share.held, other)
         if isinstance(new_draft, DraftShare):
             self._drafts[key] = new_draft
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
         return new_draft
 
-    def _store_in_cache(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, LoweredShare | Infeasible]:
-        """Store lowered shares in the cache; the oldest ones are dropped if it is full."""
-        lowered_shares = {share.key: self._kept(records, share.plan) for share, records in written}
+    def _store_in_cache(
+        self, written: Sequence[tuple[_Share, Records | Infeasible]], known: Mapping[tuple[int, str, bool], list[KnownShare]]
+    ) -> dict[_Key, LoweredShare | Infeasible]:
+        """Store lowered shares in the cache; the oldest ones are dropped if it is full.  known: unequal shares of each segment so far."""
+        lowered_shares = {
+            share.key: self._kept(records, share.plan, known[share.start, share.plan.key, share.flip]) for share, records in written
+        }
         for key, lowered in lowered_shares.items():
             self._cache[key] = lowered
             self._cached_bytes += _nbytes(lowered)
@@ -178,16 +200,28 @@ class Compiler:
                 self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return lowered_shares
 
-    def _kept(self, records: Records | Infeasible, plan: SegmentPlan) -> LoweredShare | Infeasible:
+    def _kept(self, records: Records | Infeasible, plan: SegmentPlan, known: list[KnownShare]) -> LoweredShare | Infeasible:
         if isinstance(records, Infeasible):
             return records
+        machine = self.target_graph.machine
         l1_end = on_chip_ends(records.code)[0] if self._grants else 0
+        footprint, order, transfers = self._footprint(records.code, plan, known)
+        shared = NO_TRAFFIC if machine.shared is None else shared_traffic([records.code])
+        code = records.code.take(order, 0) if self.records else None
+        return LoweredShare(footprint, records.peak_bytes, records.staged, code, l1_end, shared, transfers)
+
+    def _footprint(self, code: Code, plan: SegmentPlan, known: list[KnownShare]) -> tuple[Footprint, Ints, Transfers]:
+        """Footprint of a share, the order of its records, and `LoweredShare.transfers`; from an equal share if there is one."""
+        if self._equal_shares is not None:
+            for share in known:
+                if (footprint := self._equal_shares.footprint(code, share)) is not None:
+                    return footprint, share.order, share.transfers.moved_to(code, share.order)
         overtake = plan.overtake and not (plan.shared or plan.staged)  # copies to the shared memory have one order on all cores
-        footprint, order = self.synchroniser.footprints.listed(records.code, plan.lookahead, overtake, plan.urgent)
-        shared = NO_TRAFFIC if self.target_graph.machine.shared is None else shared_traffic([records.code])
-        return LoweredShare(
-            footprint, records.peak_bytes, records.staged, records.code.take(order, 0) if self.records else None, l1_end, shared
-        )
+        footprint, order = self.synchroniser.footprints.listed(code, plan.lookahead, overtake, plan.urgent)
+        transfers = NO_TRANSFERS if self.target_graph.machine.l2 is None else find_transfers(code.take(order, 0))
+        if len(plan.cores) > 1 and len(known) < _KINDS:
+            known.append(KnownShare(code.copy(), order, footprint, transfers))
+        return footprint, order, transfers
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """Program of a whole plan: the same plan gives the same bytes."""

@@ -36,11 +36,11 @@ from numba import njit
 from simulator.npu import isa
 from simulator.npu.cycles import cost_tables
 from simulator.npu.errors import ProgramError
-from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BLOCK_BYTES, Memory
-from simulator.npu.program import Code, Program
+from simulator.npu.parts import BLOCK_BYTES
+from simulator.npu.program import Program
+from simulator.npu.transfers import Transfers, find_transfers
 from simulator.timing_state import BUS_BITS, DRAWN_BITS, Ints
 
 _UNIT = SHARE_UNIT
@@ -133,79 +133,72 @@ def count_draws(
         start = stop
 
 
-def _accesses(program: Program) -> tuple[Ints, Ints, Ints]:
-    """(access, core, row): `access` of all transfers, in order of rounds, then cores; and where each is."""
-    parts = [_of_core(core, code) for core, code in enumerate(program.streams)]
-    access, core, row, segment, place = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.lexsort((core, place, segment))
-    access = access[order]
-    access[:, 0] = np.cumsum((np.diff(segment[order], prepend=-1) != 0) | (np.diff(place[order], prepend=-1) != 0))
-    return access, core[order], row[order]
+def count_traffic(
+    machine: Machine, blocks: int, access: Ints, core: Ints, segment: Ints, place: Ints, warm: bool = False
+) -> tuple[Ints, L2Traffic]:
+    """Bus units, int64 [n], that fills of each transfer draw, and what they move in all.
+
+    blocks: of the program's DDR.  access: see the table at the top; rounds are filled in.  core, segment, place: int64 [n], of each
+    transfer, and where it is in the core's stream.
+    """
+    l2 = machine.l2
+    assert l2 is not None
+    order = _in_rounds(access, core, segment, place)
+    line = l2.line_bytes // BLOCK_BYTES
+    state = np.full((5, -(-blocks // line) + 1), -1, np.int64)
+    ordered, drawn, totals = access[order], np.zeros(len(access), np.int64), np.zeros(4, np.int64)
+    for run in range(1 + warm):
+        drawn[:] = totals[[_READ, _WRITTEN]] = 0
+        count_draws(ordered, *state, totals, _stay_table(), line, l2.bytes // l2.line_bytes, run * (len(access) + 1), drawn)
+    read, written = (totals[[_READ, _WRITTEN]] * l2.line_bytes // _UNIT).tolist()
+    of_transfer = np.empty_like(drawn)
+    of_transfer[order] = drawn * l2.line_bytes
+    return of_transfer, L2Traffic(read, written, int(totals[_DIRTY]) * l2.line_bytes // _UNIT)
 
 
-def _of_core(core: int, code: Code) -> tuple[Ints, ...]:
-    """`access` without rounds, core, row, segment, and number in the segment of a core's transfers."""
-    reads = (code[:, isa.OP] == Op.COPY) & (code[:, isa.SRC] == Memory.DDR)
-    copies = (code[:, isa.OP] == Op.COPY) & (code[:, isa.DST] == Memory.DDR)
-    results = (code[:, isa.OP] == Op.FIXPIPE) & (code[:, isa.DST] == Memory.DDR)
-    rows = np.flatnonzero(reads | copies | results)
-    records = code[rows].astype(np.int64)
-    loads, stores, sums = reads[rows], copies[rows], results[rows]
-    access = np.zeros((len(rows), 8), np.int64)
-    access[:, 1] = ~loads
-    access[:, 2] = np.where(loads, records[:, isa.S0], records[:, isa.D])
-    access[:, 3], access[:, 4], access[:, 6] = records[:, isa.C_LENGTH], records[:, isa.C_COUNT], records[:, isa.C_COUNT2]
-    for column, source, target in ((5, isa.C_SSTRIDE, isa.C_DSTRIDE), (7, isa.C_SSTRIDE2, isa.C_DSTRIDE2)):
-        access[:, column] = np.where(stores, records[:, target], records[:, source])
-    planes = -(-records[sums, isa.F_N1] * isa.COLUMNS[records[sums, isa.DTYPE]] // isa.TYPE_LANES[records[sums, isa.DTYPE]])
-    ones = np.ones_like(planes)
-    access[sums, 3:] = np.column_stack((records[sums, isa.F_M], planes, records[sums, isa.F_DPLANE], ones, 0 * ones))
-    segment = isa.segment_of(records[:, isa.TAG])
-    by_segment = np.argsort(segment, kind="stable")
-    begins = np.searchsorted(segment[by_segment], segment[by_segment])
-    place = np.empty_like(segment)
-    place[by_segment] = np.arange(len(rows)) - begins
-    return access, np.full(len(rows), core), rows, segment, place
+def _in_rounds(access: Ints, core: Ints, segment: Ints, place: Ints) -> Ints:
+    """Order of transfers by rounds, then cores; the rounds of `access` are filled in."""
+    n = len(access)
+    by_core = np.lexsort((place, core, segment))
+    begins = (np.diff(segment[by_core], prepend=-1) != 0) | (np.diff(core[by_core], prepend=-1) != 0)
+    number = np.empty(n, np.int64)  # of a transfer among those of its core in its segment
+    number[by_core] = np.arange(n) - np.flatnonzero(begins)[np.cumsum(begins) - 1] if n else 0
+    order = np.lexsort((core, number, segment))
+    access[order, 0] = np.cumsum((np.diff(segment[order], prepend=-1) != 0) | (np.diff(number[order], prepend=-1) != 0))
+    return order
+
+
+def split_draws(machine: Machine, transfers: Transfers, moved: Ints, drawn: Ints, owner: str) -> tuple[Ints, Ints]:
+    """`Draws.drawn_units` and `Draws.hit_cycles` of transfers.
+
+    moved, drawn: int64 [n], bus units of all their bytes and of their fills.  owner: of the transfers, for errors.  Raises `ProgramError`
+    for a transfer too large for the event loop.
+    """
+    units = np.maximum(drawn, 1)
+    filled = np.where(transfers.access[:, 1] > 0, 0, np.minimum(drawn, moved))
+    rate = np.maximum(1, cost_tables(machine).rate[transfers.path[:, 0], transfers.path[:, 1]])
+    hits = -(-(moved - filled) // rate)
+    bad = (units >= 1 << DRAWN_BITS) | (hits >= _HIT_LIMIT)
+    if bad.any():
+        why = f"accepted with an L2: transfers of less than {(1 << DRAWN_BITS) // _UNIT} bytes"
+        first = int(np.argmax(bad))
+        raise ProgramError(f"{owner} instruction {transfers.row[first]}: draws {int(units[first]) // _UNIT} bytes; {why}")
+    return units, hits
 
 
 def draws_of(program: Program, machine: Machine, bus: tuple[Ints, ...], warm: bool = False) -> Draws:
     """Draws of all transfers.  bus: per stream, `Price.bus`.  Raises `ProgramError` for a transfer too large for the event loop."""
-    l2 = machine.l2
-    assert l2 is not None
-    access, core, row = _accesses(program)
-    line = l2.line_bytes // BLOCK_BYTES
-    lines = -(-program.memory.size_blocks // line) + 1
-    state = np.full((5, lines), -1, np.int64)
-    drawn, totals = np.zeros(len(access), np.int64), np.zeros(4, np.int64)
-    for run in range(1 + warm):
-        drawn[:] = totals[[_READ, _WRITTEN]] = 0
-        count_draws(access, *state, totals, _stay_table(), line, l2.bytes // l2.line_bytes, run * (len(access) + 1), drawn)
-    read, written = (totals[[_READ, _WRITTEN]] * l2.line_bytes // _UNIT).tolist()
-    return Draws(
-        *_by_stream(program, machine, bus, access, core, row, drawn * l2.line_bytes),
-        L2Traffic(read, written, int(totals[_DIRTY]) * l2.line_bytes // _UNIT),
-    )
-
-
-def _by_stream(
-    program: Program, machine: Machine, bus: tuple[Ints, ...], access: Ints, core: Ints, row: Ints, drawn: Ints
-) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    """`drawn_units` and `hit_cycles` of `Draws`.  drawn: bus units of transfers in order."""
-    rates = cost_tables(machine).rate
+    streams = [find_transfers(code) for code in program.streams]
+    segments = [isa.segment_of(code[found.row, isa.TAG]).astype(np.int64) for code, found in zip(program.streams, streams, strict=True)]
+    counts = [len(found.row) for found in streams]
+    access, place = np.concatenate([found.access for found in streams]), np.concatenate([found.row for found in streams])
+    core = np.repeat(np.arange(len(counts)), counts)
+    drawn, traffic = count_traffic(machine, program.memory.size_blocks, access, core, np.concatenate(segments), place, warm)
     drawn_units, hit_cycles = [], []
-    for number, (code, moved) in enumerate(zip(program.streams, bus, strict=True)):
-        units, hits = np.zeros(len(code), np.int64), np.zeros(len(code), np.int64)
-        of_core = core == number
-        rows = row[of_core]
-        units[rows] = np.maximum(drawn[of_core], 1)
-        filled = np.where(access[of_core, 1] > 0, 0, np.minimum(drawn[of_core], moved[rows]))
-        rate = np.maximum(1, rates[code[rows, isa.SRC], code[rows, isa.DST]])
-        hits[rows] = -(-(moved[rows] - filled) // rate)
-        bad = (units >= 1 << DRAWN_BITS) | (hits >= _HIT_LIMIT)
-        if bad.any():
-            why = f"accepted with an L2: transfers of less than {(1 << DRAWN_BITS) // _UNIT} bytes"
-            drawn_bytes = int(units[np.argmax(bad)]) // _UNIT
-            raise ProgramError(f"core {number} instruction {int(np.argmax(bad))}: draws {drawn_bytes} bytes; {why}")
+    parts = np.split(drawn, np.cumsum(counts)[:-1])
+    for number, (code, moved, found, of_core) in enumerate(zip(program.streams, bus, streams, parts, strict=True)):
+        units, hits = np.zeros((2, len(code)), np.int64)
+        units[found.row], hits[found.row] = split_draws(machine, found, moved[found.row], of_core, f"core {number}")
         drawn_units.append(units)
         hit_cycles.append(hits)
-    return tuple(drawn_units), tuple(hit_cycles)
+    return Draws(tuple(drawn_units), tuple(hit_cycles), traffic)

@@ -51,20 +51,28 @@ class Records:
     staged: Ints
 
 
+class PartWork(NamedTuple):
+    """What cores with the same channels have in common: buffer addresses counted from the bottom of L1 and UB, and per end of memory
+    (`flip`) and strip the tables, known after the first `lower_draft`."""
+
+    places: Places
+    tables: dict[tuple[bool, int], Work]
+
+
 class DraftShare(NamedTuple):
-    """Share of one core in a segment before lowering: its data in shared memory, buffer addresses counted from the bottom of L1 and UB, and
-    per sliding strip the order of nodes, int64 [nodes, 2], known after the first `lower_draft`."""
+    """Share of one core in a segment before lowering: its data in shared memory, and per sliding strip the order of nodes,
+    int64 [nodes, 2], known after the first `lower_draft`."""
 
     segment: Segment
     resident_tensors: Staged
     share: CoreShare
-    places: Places
+    part: PartWork
     orders: list[Ints | None]
 
 
 def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
     """Lower a draft.  flip: see `segment.memory_plan.mirrored`.  scratch: reusable room for records, int32 [CAPACITY or more, 32]."""
-    segment, staging, share, places, orders = draft
+    segment, staging, share, (places, tables), orders = draft
     target_graph = segment.parts[0]
     if flip:
         places = mirrored(target_graph.machine, places)
@@ -74,7 +82,10 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
     constants_loaded, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
         iterations = range(number * strip_iterations + core_iterations.start, number * strip_iterations + core_iterations.stop)
-        code = _strip_records(segment, strip, places, iterations, out[sum(map(len, codes)) :], constants_loaded, orders, number)
+        if (flip, number) not in tables:
+            tables[flip, number] = _work(strip.target_graph, plan, strip.blocks, places)
+        work = tables[flip, number]
+        code = _strip_records(segment, strip, work, iterations, out[sum(map(len, codes)) :], constants_loaded, orders, number)
         if code is None:
             return Infeasible(segment_label(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
@@ -85,21 +96,24 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
 
 
 def draft_segment(
-    target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: PersistentLayout | None = None
-) -> DraftShare | Infeasible:
+    target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: PersistentLayout | None = None,
+    other: DraftShare | None = None,
+) -> DraftShare | Infeasible:  # fmt: skip
     """Draft one core's share of the segment whose first operator is `start`, without orders.
 
-    core: index of the core among the plan's cores.  held: see `Segment.memory`.
+    core: index of the core among the plan's cores.  held: see `Segment.memory`.  other: draft of another core with the same arguments.
     """
-    segment = Segment.of(target_graph, plan, start)
+    segment = Segment.of(target_graph, plan, start) if other is None else other.segment
     if isinstance(segment, Infeasible):
         return segment
     staging = stage_data(segment, target_graph, core)
     if isinstance(staging, Infeasible):
         return staging
     share = segment.share(core)
+    if other is not None and share.strips[0].target_graph is other.share.strips[0].target_graph:  # the same part of the channels
+        return DraftShare(segment, staging, share, other.part, [])
     places = segment.memory(share, held=held)
-    return places if isinstance(places, Infeasible) else DraftShare(segment, staging, share, places, [])
+    return places if isinstance(places, Infeasible) else DraftShare(segment, staging, share, PartWork(places, {}), [])
 
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
@@ -119,7 +133,7 @@ def _say_outlived(code: Code, first: int, stop: int) -> None:
 
 
 def _strip_records(
-    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, constants_loaded: NDArray[np.bool_],
+    segment: Segment, strip: StripBlocks, work: Work, iterations: range, out: Code, constants_loaded: NDArray[np.bool_],
     orders: list[Ints | None], number: int,
 ) -> Code | None:  # fmt: skip
     """Records of a strip; None if `out` is too short for them.
@@ -128,7 +142,6 @@ def _strip_records(
     and appended.
     """
     plan, (target_graph, blocks) = segment.plan, strip
-    work = _work(target_graph, plan, blocks, places)
     order = orders[number] if number < len(orders) else None
     nodes = node_sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)

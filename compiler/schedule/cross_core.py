@@ -40,6 +40,7 @@ class CrossCore(NamedTuple):
     """
 
     written: Ints32  # [granules, cores, or queues]: last write of every queue
+    any_written: Bytes8  # [granules]: whether there is one
     before: Ints32  # [granules, queues]: last transfer of every queue that touched the earlier residents of these blocks
     seen: Ints  # [queues, queues]: last transfer of the second queue that the first has waited for
     waited: Ints  # [queues, queues]: last transfer of the first queue that waited for the second
@@ -55,7 +56,8 @@ def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
     queues = _QUEUES * cores
     pairs = (queues, queues)
     return CrossCore(
-        np.full((granules, queues if shared else cores), -1, np.int32), np.full((granules if shared else 0, queues), -1, np.int32),
+        np.full((granules, queues if shared else cores), -1, np.int32), np.zeros(granules, np.uint8),
+        np.full((granules if shared else 0, queues), -1, np.int32),
         np.full(pairs, -1, np.int64), np.full(pairs, -1, np.int64), np.zeros(pairs, np.int64), np.full(pairs, -1, np.int64),
         np.zeros(pairs, np.int64), np.zeros(queues, np.int64), np.full(queues, -1, np.int64),
     )  # fmt: skip
@@ -64,7 +66,10 @@ def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
 @njit(cache=True)
 def reset_cross_core(cross: CrossCore) -> None:
     """Reset the state for a new program."""
-    cross.written[:] = -1
+    for g in range(cross.any_written.shape[0]):
+        if cross.any_written[g]:
+            cross.written[g] = -1
+            cross.any_written[g] = 0
     cross.before[:] = -1
     cross.seen[:] = -1
     cross.waited[:] = -1
@@ -138,8 +143,9 @@ def find_cross_core_waits(
                     continue
                 if a & 1 == 0:
                     for g in range(bound[a >> 1], bound[span[k, 1]]):
-                        for queue in range(writers):
-                            need[queue] = max(need[queue], cross.written[g, queue])
+                        if cross.any_written[g]:
+                            for queue in range(writers):
+                                need[queue] = max(need[queue], cross.written[g, queue])
                 elif cross.before.shape[0]:
                     for g in range(bound[a >> 1], bound[span[k, 1]]):
                         for queue in range(queues):
@@ -160,4 +166,5 @@ def find_cross_core_waits(
                 continue
             for g in range(bound[a >> 1], bound[span[k, 1]]):
                 cross.written[g, waiter] = first + j
+                cross.any_written[g] = 1
     return edges

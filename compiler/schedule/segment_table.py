@@ -67,6 +67,20 @@ def _row_of(part: Part) -> Ints:
     return row
 
 
+def with_bound(row: Ints, bound: Ints32) -> Ints:
+    """Row of a part whose cells have other bounds, int32 [cells + 1]; `bound` must live as long as the row."""
+    changed = row.copy()
+    changed[_BOUND] = bound.ctypes.data
+    return changed
+
+
+def with_costs(table: Ints, costs: Ints, first: Ints) -> Ints:
+    """Table whose parts have other costs: part p has int64 costs[first[p] ..]; `costs` must live as long as the table."""
+    changed = table.copy()
+    changed[:, _COST] = costs.ctypes.data + costs.itemsize * first
+    return changed
+
+
 def part_table(rows: Sequence[Ints]) -> Ints:
     """Table of a program's parts."""
     return np.concatenate(rows).reshape(-1, COLUMNS) if rows else np.zeros((0, COLUMNS), np.int64)

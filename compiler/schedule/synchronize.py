@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.schedule.cross_core import new_cross_core
+from compiler.schedule.ddr_units import DdrUnits
 from compiler.schedule.hazards import FIRST_OF, RecordRows, Remote, new_drift, new_states, reset_drift
 from compiler.schedule.incremental_checkpoint import COUNT, NEVER, copy_tail_borders, new_borders
 from compiler.schedule.incremental_pass import extend_changes, rewind_pass, schedule_parts
@@ -60,9 +61,11 @@ class Synchroniser:
         self.shared = machine.shared is not None
         self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
+        # with a shared memory, residents name granules (`_take_over`); one core has as many as its model is large
+        self._units = DdrUnits(self.footprints.ddr_granules) if machine.cores > 1 and not self.shared else None
         self._before = list[Footprint]()  # parts of the last program: `_states` has their history, `_table` points to their arrays
         self._table, self._cores, self._number = part_table(()), np.zeros(0, np.int64), empty_numbers()
-        self._states = new_states(0, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
+        self._states = new_states(0, self.count_limit, self.ports, 0, self.footprints.on_chip)
         self._cross_core, self._remote = _ALONE, Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, self.between_cores)
         self._taken_over = list[tuple[int, slice]]()  # last program: rows of a core's history that residents changed
         self._rows, self._piece = _rows(1 << 12, 1 << 12), np.empty(0, np.int32)
@@ -81,7 +84,7 @@ class Synchroniser:
         cores: the core of each part.  shared: residents of the shared memory; segments: the number of each part's segment, if there are
         residents.
         """
-        table, places = part_table([part.row for part in parts]), np.array(cores, np.int64)
+        table, places = part_table(self._part_rows(parts)), np.array(cores, np.int64)
         core_count = max(cores, default=0) + 1
         numbering = number_parts(table, places, self._table, self._cores, self._number, self._edges)
         number, tail = numbering.number, numbering.tail
@@ -136,6 +139,22 @@ class Synchroniser:
             self._stream, tuple(core * self._stream_room for core in range(core_count)), self._lengths,
             resume_instruction, taken, changed, same_rows, same_end, same,
         )  # fmt: skip
+
+    def _part_rows(self, parts: Sequence[Footprint]) -> list[Ints]:
+        """Rows of the parts (`segment_table`); the last program is forgotten where its history of DDR is in other units."""
+        if self._units is None:
+            return [part.row for part in parts]
+        rows, changed = self._units.rows_of(parts)
+        if changed:
+            self._states.ddr[:] = -1
+            self._borders.used[:] = 0
+            self._forget()
+        return rows
+
+    @property
+    def _ddr_rows(self) -> int:
+        """Needed rows of the history of DDR."""
+        return self.footprints.ddr_granules if self._units is None else self._units.count
 
     def _with_more_edges(self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int], shared: SharedPlaces) -> Schedule:
         """Schedule from the first instruction, with numbers for the largest possible count of edges."""
@@ -224,8 +243,11 @@ class Synchroniser:
     def _make_room(self, numbering: Numbering, cores: int) -> bool:
         """Grow scratch for a program on `cores` cores; True if nothing of the previous program remains."""
         lost, n, longest, cells = False, int(numbering.number[-1, 0]), numbering.instructions, numbering.cells
-        if len(self._states.numbers) < cores:
-            self._states = new_states(cores, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
+        rows = self._ddr_rows
+        if len(self._states.numbers) < cores or self._states.ddr.shape[1] < rows:
+            room = min(self.footprints.ddr_granules, max(2 * rows, self._states.ddr.shape[1]))
+            cores_of = max(cores, len(self._states.numbers))
+            self._states = new_states(cores_of, self.count_limit, self.ports, room, self.footprints.on_chip)
             self._forget()
             self._taken_over.clear()
             lost = True
@@ -235,8 +257,9 @@ class Synchroniser:
         if self._borders.pieces.shape[1] != cores:
             self._borders = new_borders(cores, self.count_limit)
         self._borders, self._later = self._borders.with_room(), self._later.with_room()
-        if cores > 1 and len(self._cross_core.seen) < 2 * cores:
-            self._cross_core = new_cross_core(self.footprints.ddr_granules, cores, self.shared)
+        if cores > 1 and (len(self._cross_core.seen) < 2 * cores or len(self._cross_core.written) < rows):
+            room = self._states.ddr.shape[1]
+            self._cross_core = new_cross_core(room, max(cores, len(self._cross_core.seen) // 2), self.shared)
         edge_room = longest * max(0, len(self._cross_core.seen) - 2)
         if edge_room > len(self._remote.source):
             source, target = np.empty((2, 2 * edge_room), np.int32)

@@ -31,6 +31,7 @@ from simulator.timing_converge import CommonSuffix, find_common_suffix
 from simulator.timing_kernel import run_event_loop
 from simulator.timing_snapshot import FROM
 from simulator.timing_state import COLUMNS, ENGINES, HEAD, KIND_BITS, KIND_MASK, SET, SET_REMOTE, STOP, WAIT, Ints
+from tests.compiler.schedule.test_equal_shares import plain_compiler
 from tests.everywhere import MACHINES
 from tests.models import light_model, random_model
 from tests.programs import programs
@@ -40,6 +41,10 @@ from tuner.measure.incremental_timer import Timer, Timers
 
 ROOM = 1 << 12  # entries of a queue
 WHERE = MACHINES | {name: load_machine(name) for name in ("edge-shared", "ascend310-l2", "ascend310p")}
+L2 = {"bytes": 1 << 16, "line_bytes": 512, "fill_bytes_per_cycle": 16}
+BEHIND_L2 = {
+    f"l2-{cores}-cores": Machine.model_validate(load_machine(f"edge:cores={cores}").model_dump() | {"l2": L2}) for cores in (1, 2, 4)
+}
 
 
 class Laid(NamedTuple):
@@ -175,12 +180,15 @@ def parts_of(compiler: Compiler, target_graph: TargetGraph, genome: Genome) -> l
     return [] if isinstance(parts, Infeasible) else parts
 
 
-@pytest.mark.parametrize(("seed", "where"), [*enumerate(WHERE), *((seed, "edge-4-cores") for seed in range(20, 24))])
+@pytest.mark.parametrize(
+    ("seed", "where"),
+    [*enumerate(WHERE), *((seed, "edge-4-cores") for seed in range(20, 24)), *((seed, where) for where in BEHIND_L2 for seed in (30, 31))],
+)
 def test_mutated_programs(seed: int, where: str) -> None:
     """Two searches take turns, so that a program's parent is not always the one before; some levels are left out now and then."""
-    machine = WHERE[where]
+    machine = (WHERE | BEHIND_L2)[where]
     target_graph = make_unit(lower(random_model(seed)), machine, DataType(seed % 2))
-    compiler, plain, rng = Compiler(target_graph), Compiler(target_graph), np.random.default_rng(seed)
+    compiler, plain, rng = Compiler(target_graph), plain_compiler(target_graph), np.random.default_rng(seed)
     timers, levels = Timers(compiler, machine), tuple(machine.contention)
     walks = [mutations(target_graph, seed), mutations(target_graph, seed + 1000)]
     for i in range(12):

@@ -19,9 +19,9 @@ from compiler.schedule.synchronize import Synchroniser
 from simulator.incremental_timing import IncrementalRuns, Times
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
-from simulator.timing import simulate_levels
 from simulator.timing_state import Ints
 from tuner.measure.incremental_prepare import Preparer
+from tuner.measure.l2_costs import L2Costs
 
 KEPT = 4  # timers
 _INSTRUCTIONS = 1 << 21  # limit over all timers; an instruction takes some hundred bytes
@@ -46,6 +46,7 @@ class Timer:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._synchroniser = Synchroniser(compiler.target_graph, compiler.synchroniser.footprints)
         self._preparer = Preparer()
+        self._l2_costs = None if clock.l2 is None else L2Costs(clock, compiler.target_graph.memory.size_blocks)
         self._runs: dict[tuple[str, int], IncrementalRuns] = {}
         self._parts: list[ScheduledShare] = []
         self.instructions = 0  # number in the last program
@@ -58,14 +59,7 @@ class Timer:
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Times of the program with these parts, at some levels of the clock's machine."""
-        if self._clock.l2 is not None:  # what an L2 holds depends on all records before: the whole program is timed
-            return self._of_records(parts, levels)
         return self.simulated(self.scheduled(parts), levels)
-
-    def _of_records(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
-        self._parts, self.instructions = parts, _instructions(parts)
-        timings = simulate_levels(self._compiler.link(parts), self._clock, levels)
-        return {level: ProgramTimes(t.cycles, t.busy_cycles.sum(0), t.load_store_cycles) for level, t in timings.items()}
 
     def scheduled(self, parts: list[ScheduledShare]) -> Schedule:
         """Valid until the next call."""
@@ -73,7 +67,8 @@ class Timer:
             self._synchroniser.forget_borders()
             self._preparer.forget()
         self._parts, self.instructions = parts, _instructions(parts)
-        return self._compiler.schedule(parts, self._synchroniser)
+        schedule = self._compiler.schedule(parts, self._synchroniser)
+        return schedule if self._l2_costs is None else self._l2_costs.scheduled(schedule, parts)
 
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Times of the last schedule.  schedule: result of the last `scheduled`; it may be simulated only once."""

@@ -1,0 +1,124 @@
+"""Footprints of equal shares: cores of a grid run the same records on other rows and channels, so they have one footprint at other places.
+
+Shares are equal if their records differ only in addresses of DDR, those of a tensor all by the same whole rows.  Then the granules of one
+are those of the other, moved.  Constants have no granules: their addresses may differ in any way.  The caller keeps the order of a share's
+records, its costs and its dependences from the first of its kind; only `Footprint.bound` is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from compiler.schedule.segment_accesses import Bytes8, Footprint, Footprints, Ints, Ints32
+from compiler.target.target_graph import TargetGraph
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.parts import Memory
+from simulator.npu.program import Code
+from simulator.npu.transfers import Transfers
+
+_OP, _SRC, _DST, _D, _S0, _BLOCK = isa.OP, isa.SRC, isa.DST, isa.D, isa.S0, isa.BLOCK
+_COPY, _FIXPIPE, _DDR = int(Op.COPY), int(Op.FIXPIPE), int(Memory.DDR)
+_FIRST, _STOP, _ROW, _GRANULE = range(4)  # columns of `_storage_table`
+_UNKNOWN = np.iinfo(np.int64).min
+
+
+class KnownShare(NamedTuple):
+    """A share with its footprint.  code: its records as they are lowered; order: int64 [n], as they are listed.  transfers: of these."""
+
+    code: Code
+    order: Ints
+    footprint: Footprint
+    transfers: Transfers
+
+
+def _storage_table(target_graph: TargetGraph, row_of: Ints32) -> Ints:
+    """int64 [storages, 4], ascending: first block behind the constants, stop, blocks of a row, first granule."""
+    constants = target_graph.memory.constant_blocks
+    rows = [
+        (first, first + s.n * s.image_blocks, s.row_blocks, int(row_of[first]))
+        for s in target_graph.storages
+        if (first := s.address - constants) >= 0
+    ]
+    return np.array(sorted(rows), np.int64).reshape(-1, 4)
+
+
+@njit(cache=True)
+def _storage_of(storages: Ints, block: int) -> int:
+    """Storage of a block behind the constants, or -1."""
+    k: Any = np.searchsorted(storages[:, _FIRST], block, side="right") - 1
+    return k if k >= 0 and block < storages[k, _STOP] else -1
+
+
+@njit(cache=True)
+def _find_moves(code: Code, known: Code, storages: Ints, constants: int, moves: Ints) -> bool:
+    """Fill `moves`, int64 [storages], with the rows by which each tensor's accesses differ; returns whether the shares are equal."""
+    moves[:] = _UNKNOWN
+    for i in range(code.shape[0]):
+        op = code[i, _OP]
+        for w in range(_BLOCK):
+            if code[i, w] != known[i, w]:
+                loads = w == _S0 and op == _COPY and code[i, _SRC] == _DDR
+                stores = w == _D and op in (_COPY, _FIXPIPE) and code[i, _DST] == _DDR
+                if not loads and not stores:
+                    return False
+        for w, memory in ((_S0, _SRC), (_D, _DST)):
+            if code[i, memory] != _DDR or not (op == _COPY or (op == _FIXPIPE and w == _D)):
+                continue
+            block, known_block = np.int64(code[i, w]) - constants, np.int64(known[i, w]) - constants
+            if block < 0 and known_block < 0:
+                continue
+            k = _storage_of(storages, block)
+            if k < 0 or k != _storage_of(storages, known_block) or (block - known_block) % storages[k, _ROW]:
+                return False
+            rows = (block - known_block) // storages[k, _ROW]
+            if moves[k] == _UNKNOWN:
+                moves[k] = rows
+            elif moves[k] != rows:
+                return False
+    return True
+
+
+@njit(cache=True)
+def _move_bound(bound: Ints32, touched: Bytes8, granules: int, storages: Ints, moves: Ints, moved: Ints32) -> bool:
+    """Fill `moved` with the bounds of cells at their other places; returns whether the same cells are neighbours there."""
+    moved[:] = bound
+    c, end = 0, -1
+    while c < touched.shape[0] and bound[c] < granules:
+        if touched[c]:
+            k = np.searchsorted(storages[:, _GRANULE], bound[c], side="right") - 1
+            if k < 0 or moves[k] == _UNKNOWN:
+                return False
+            begin = bound[c] + moves[k]
+            rows = (storages[k, _STOP] - storages[k, _FIRST]) // storages[k, _ROW]
+            if begin < storages[k, _GRANULE] or bound[c + 1] + moves[k] > storages[k, _GRANULE] + rows:
+                return False
+            adjacent = c > 0 and touched[c - 1]
+            if (adjacent and begin != end) or (not adjacent and begin <= end):
+                return False
+            end = bound[c + 1] + moves[k]
+            moved[c], moved[c + 1] = begin, end
+        c += 1
+    return True
+
+
+class EqualShares:
+    """Finder of equal shares in one target graph."""
+
+    def __init__(self, target_graph: TargetGraph, footprints: Footprints) -> None:
+        self._storages = _storage_table(target_graph, footprints.row_of)
+        self._constants, self._granules = footprints.constant_blocks, footprints.ddr_granules
+        self._moves = np.empty(len(self._storages), np.int64)
+
+    def footprint(self, code: Code, known: KnownShare) -> Footprint | None:
+        """Footprint of records, in the order of a known share's; None if the shares are not equal."""
+        if len(code) != len(known.code) or not _find_moves(code, known.code, self._storages, self._constants, self._moves):
+            return None
+        of, bound = known.footprint, np.empty_like(known.footprint.bound)
+        if not _move_bound(of.bound, of.touched, self._granules, self._storages, self._moves, bound):
+            return None
+        return replace(of, bound=bound)
