@@ -47,7 +47,7 @@ class LoweredShare:
     """Share of one core in a segment.  staged: its ranges in the shared memory.  stored: its records; None if the compiler keeps none.
 
     l1_end: end in bytes of the L1 range that it uses; 0 if every level of the machine grants all of L1.  shared: its traffic with the
-    shared memory.  transfers: those from and to DDR; none without an L2, whose traffic depends on them.
+    shared memory.  transfers: those from and to DDR, on which the traffic of an L2 depends; none without one.
     """
 
     footprint: Footprint
@@ -124,10 +124,12 @@ class Compiler:
     segments.
 
     records: False if only times are needed: records are two thirds of a segment's memory, and programs cannot be linked without them.
+    transfers: whether shares have transfers also on a machine without an L2: a clock may have one.
     """
 
-    def __init__(self, target_graph: TargetGraph, cache_bytes: int = 512 << 20, records: bool = True) -> None:
+    def __init__(self, target_graph: TargetGraph, cache_bytes: int = 512 << 20, records: bool = True, transfers: bool = False) -> None:
         self.target_graph, self.records = target_graph, records
+        self._transfers = transfers or target_graph.machine.l2 is not None
         self.synchroniser = Synchroniser(target_graph)
         # data in the shared memory are named by addresses of DDR that no record shows
         self._equal_shares = None if target_graph.machine.shared else EqualShares(target_graph, self.synchroniser.footprints)
@@ -218,7 +220,7 @@ class Compiler:
                     return footprint, share.order, share.transfers.moved_to(code, share.order)
         overtake = plan.overtake and not (plan.shared or plan.staged)  # copies to the shared memory have one order on all cores
         footprint, order = self.synchroniser.footprints.listed(code, plan.lookahead, overtake, plan.urgent)
-        transfers = NO_TRANSFERS if self.target_graph.machine.l2 is None else find_transfers(code.take(order, 0))
+        transfers = find_transfers(code.take(order, 0)) if self._transfers else NO_TRANSFERS
         if len(plan.cores) > 1 and len(known) < _KINDS:
             known.append(KnownShare(code.copy(), order, footprint, transfers))
         return footprint, order, transfers

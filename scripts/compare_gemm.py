@@ -72,8 +72,9 @@ def time_program(program: Program, machine: Machine, warm: bool = False) -> dict
 
 def product_model(m: int, k: int, n: int) -> ModelProto:
     """A MatMul of x [m, k] with a constant."""
-    rng = np.random.default_rng(0)
-    constant = numpy_helper.from_array((rng.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32), "w")
+    values = np.random.default_rng(0).standard_normal((k, n), np.float32)
+    values /= np.float32(np.sqrt(k))
+    constant = numpy_helper.from_array(values, "w")
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [m, k]), ("y", [m, n])))
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x], [y], [constant])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

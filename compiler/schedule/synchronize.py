@@ -141,14 +141,10 @@ class Synchroniser:
         )  # fmt: skip
 
     def _part_rows(self, parts: Sequence[Footprint]) -> list[Ints]:
-        """Rows of the parts (`segment_table`); the last program is forgotten where its history of DDR is in other units."""
+        """Rows of the parts (`segment_table`).  Where units have changed, all rows differ from those of the last program."""
         if self._units is None:
             return [part.row for part in parts]
-        rows, changed = self._units.rows_of(parts)
-        if changed:
-            self._states.ddr[:] = -1
-            self._borders.used[:] = 0
-            self._forget()
+        rows, _ = self._units.rows_of(parts)
         return rows
 
     @property

@@ -46,7 +46,7 @@ class Npu:
     ) -> None:
         self.target_graph, self.levels = target_graph, levels
         self.clock = clock or target_graph.machine
-        self.compiler = Compiler(target_graph, cache_bytes, records)
+        self.compiler = Compiler(target_graph, cache_bytes, records, self.clock.l2 is not None)
         self._granted = {level: target_graph.machine.granted(level) for level in levels}
         # a segment's time is a part of a program's, which is launched once
         launched = self.clock if not self.clock.launch_cycles else self.clock.model_copy(update={"launch_cycles": 0})

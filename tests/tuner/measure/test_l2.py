@@ -1,4 +1,4 @@
-"""What is timed behind an L2: whole programs from their records, segments without the launch of a program."""
+"""What is timed behind an L2: whole programs, also on a clock that alone has one; segments without the launch of a program."""
 
 from __future__ import annotations
 
@@ -32,3 +32,19 @@ def test_times_are_those_of_the_program() -> None:
         assert not isinstance(alone, Infeasible)
         assert timed[:, 0].tolist() == list(expected.values())
         assert alone[:, 0].tolist() == [cycles - LAUNCH for cycles in expected.values()]
+
+
+def test_a_clock_may_have_one() -> None:
+    described, clock = machine_of(4, False), machine_of(4, True)
+    clock = Machine.model_validate(described.model_dump() | {"l2": clock.model_dump()["l2"]})
+    target_graph = make_case(product(96, 64, 256), described, DataType.float16).target_graph
+    segment = decode(target_graph, Gene(0, 1, 2, cores=(0, 1, 2, 3), split="channels", parts=2))
+    assert segment is not None
+    plan, levels = plan_of(target_graph, [segment]), tuple(described.contention)
+    program = Compiler(target_graph).compile(plan)
+    assert not isinstance(program, Infeasible)
+    timed = Npu(target_graph, levels, clock=clock).program(plan)
+    assert not isinstance(timed, Infeasible)
+    expected = simulate_levels(program, clock, levels)
+    assert timed[:, 0].tolist() == [expected[level].cycles for level in levels]
+    assert timed[0, 0] != simulate_levels(program, described, levels)[levels[0]].cycles
