@@ -1,9 +1,9 @@
 """Cost of an evaluation per instruction, of one product on all cores of a machine beside one core of it.
 
-    python scripts/bench_cores.py [--machine ascend910b] [--size 1536] [--programs 24] [--json]
+    python scripts/bench_cores.py [--machine ascend910b] [--size 3072] [--programs 24] [--seed 0] [--json]
 
-Programs are those that a search of the product begins with: one for each gene that the planner prices, cheapest first.  Each is planned,
-lowered, scheduled and timed at all levels, by one evaluator for each number of cores, in turns.  Times are CPU seconds of one thread.
+Programs are drawn: blocks and tilings at random, on all cores in one of their grids.  Each is planned, lowered, scheduled and timed at all
+levels, by one evaluator for each number of cores, in turns.  Times are CPU seconds of one thread.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,9 +25,10 @@ sys.path.insert(0, str(ROOT))
 
 from compiler.model import ModelSpec, lower_model  # noqa: E402
 from compiler.plan.plan import Infeasible  # noqa: E402
-from compiler.planner.segmentation import SegmentationSearch, estimate_predictor  # noqa: E402
 from compiler.space.decode import decode, plan_of  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
+from compiler.space.knobs import part_counts  # noqa: E402
+from scripts.bench_evaluate import genes  # noqa: E402
 from scripts.compare_gemm import product_model  # noqa: E402
 from simulator.npu.errors import BadInputError  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
@@ -44,12 +48,18 @@ class Bench:
         self.target_graph = lower_model(spec, product_model(size, size, size)).target_graph
         self.levels = tuple(described.contention)
         self.evaluator: Evaluator = build_evaluator(self.target_graph, self.levels)
-        search = SegmentationSearch(self.target_graph, list(self.levels), estimate_predictor(self.target_graph))
-        search.cheapest(0)
-        prices = search.prices[0, 1]
-        cores = max(len(gene.cores) for gene in prices)
-        self.genes = sorted([gene for gene in prices if len(gene.cores) == cores], key=lambda gene: float(prices[gene][0]))
         self.seconds, self.instructions = list[float](), list[int]()
+
+    def drawn_genes(self, seed: int) -> Iterator[Gene]:
+        """Fitting genes on all cores, in any grid."""
+        cores, rng = self.target_graph.machine.cores, np.random.default_rng(seed)
+        grids = [(1, 0)] if cores == 1 else [(1, 0), *((parts, parts) for parts in part_counts(cores)), (cores, 0)]
+        for gene in genes(self.target_graph, seed, 1.0):
+            channels, parts = grids[int(rng.integers(len(grids)))]
+            if gene.blocks >= cores // channels:
+                gene = gene._replace(cores=tuple(range(cores)), split="channels" if channels > 1 else "rows", parts=parts)
+                if decode(self.target_graph, gene) is not None:
+                    yield gene
 
     def measure(self, gene: Gene) -> None:
         begin = time.thread_time()
@@ -82,16 +92,17 @@ class Bench:
 
 def main(
     machine: Annotated[str, typer.Option(help="The machine, with overrides.")] = "ascend910b",
-    size: Annotated[int, typer.Option(min=64, help="Side of the product.")] = 1536,
+    size: Annotated[int, typer.Option(min=64, help="Side of the product.")] = 3072,
     programs: Annotated[int, typer.Option(min=2, help="Number of programs.")] = 24,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the programs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Cost of an evaluation per instruction, on all cores beside one."""
     joint = "," if ":" in machine else ":"
     every, one = Bench(machine, size), Bench(f"{machine}{joint}cores=1", size)
-    for place in range(min(programs, len(every.genes), len(one.genes))):
-        for bench in (every, one):
-            bench.measure(bench.genes[place])
+    for pair in islice(zip(every.drawn_genes(seed), one.drawn_genes(seed), strict=False), programs):
+        for bench, gene in zip((every, one), pair, strict=True):
+            bench.measure(gene)
     report = {"machine": machine, "size": size, "all_cores": every.report(), "one_core": one.report()}
     ratio = report["all_cores"]["us_per_instruction"] / report["one_core"]["us_per_instruction"]
     if as_json:

@@ -68,12 +68,11 @@ class DdrUnits:
         # rows of parts and the arrays to which they point, of the last program and of the one before, which the scheduler still reads
         self._rows, self._rows_before = dict[Footprint, tuple[Ints, Ints32]](), dict[Footprint, tuple[Ints, Ints32]]()
 
-    def rows_of(self, parts: Sequence[Footprint]) -> tuple[list[Ints], bool]:
-        """Rows of a program's parts (`segment_table`), and whether units changed.  Rows live until the call after the next."""
+    def rows_of(self, parts: Sequence[Footprint]) -> list[Ints]:
+        """Rows of a program's parts (`segment_table`), all of them new where units have changed.  They live until the call after the next."""
         marks = [_mark_ends(part.bound, self._granules, self._ends) for part in parts if part not in self._rows]
-        changed = any(new for new, _ in marks)
         self._rows_before = self._rows
-        if changed:
+        if any(new for new, _ in marks):
             self._rows = {}
             needed = sum(_mark_ends(part.bound, self._granules, self._ends)[1] for part in parts)
             self.count = _number_units(self._ends, self._unit)
@@ -83,7 +82,7 @@ class DdrUnits:
                     _mark_ends(part.bound, self._granules, self._ends)
                 self.count = _number_units(self._ends, self._unit)
         self._rows = {part: self._rows.get(part) or self._row(part) for part in parts}
-        return [self._rows[part][0] for part in parts], changed
+        return [self._rows[part][0] for part in parts]
 
     def _row(self, part: Footprint) -> tuple[Ints, Ints32]:
         bound = _bound_of_units(part.bound, self._granules, self._unit)

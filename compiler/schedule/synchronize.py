@@ -142,10 +142,7 @@ class Synchroniser:
 
     def _part_rows(self, parts: Sequence[Footprint]) -> list[Ints]:
         """Rows of the parts (`segment_table`).  Where units have changed, all rows differ from those of the last program."""
-        if self._units is None:
-            return [part.row for part in parts]
-        rows, _ = self._units.rows_of(parts)
-        return rows
+        return [part.row for part in parts] if self._units is None else self._units.rows_of(parts)
 
     @property
     def _ddr_rows(self) -> int:
