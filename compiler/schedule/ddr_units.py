@@ -69,7 +69,7 @@ class DdrUnits:
         self._rows, self._rows_before = dict[Footprint, tuple[Ints, Ints32]](), dict[Footprint, tuple[Ints, Ints32]]()
 
     def rows_of(self, parts: Sequence[Footprint]) -> list[Ints]:
-        """Rows of a program's parts (`segment_table`), all of them new where units have changed.  They live until the call after the next."""
+        """Rows of a program's parts (`segment_table`), all new where units have changed.  They live until the call after the next."""
         marks = [_mark_ends(part.bound, self._granules, self._ends) for part in parts if part not in self._rows]
         self._rows_before = self._rows
         if any(new for new, _ in marks):
