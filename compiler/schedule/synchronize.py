@@ -32,7 +32,7 @@ from compiler.schedule.instruction_numbers import EDGES, Numbering, empty_number
 from compiler.schedule.issue_order import MARK, MARK_INTERVAL, ROWS, MergedStream, count_valid_marks, merge_queues
 from compiler.schedule.local_dependences import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.segment_accesses import Footprint, Footprints, Ints
-from compiler.schedule.segment_table import part_table
+from compiler.schedule.segment_table import RECORDS, part_table
 from compiler.schedule.shared_memory_allocator import NO_RESIDENTS, Resident, SharedPlaces
 from compiler.schedule.stream_writer import Schedule, find_rows, write_part
 from compiler.target.target_graph import TargetGraph
@@ -111,7 +111,9 @@ class Synchroniser:
             states.ddr[core][granules] = -1
         self._taken_over.clear()
         self._before, self._table, self._cores, self._number = list(parts), *current
-        n, every, changed_from = int(number[-1, 0]), 0 if shared.residents else int(number[-1, 0]), int(number[numbering.begin, 0])
+        n, changed_from = int(number[-1, 0]), int(number[numbering.begin, 0])
+        # parts of one segment change together: no later program resumes between them
+        every = 0 if shared.residents or len(parts) > 1 == len(set(segments)) else n
         reset_drift(self._seen)
         for stop, resident in (*self._arrivals(shared, segments), (len(parts), None)):
             enough = schedule_parts(
@@ -128,6 +130,8 @@ class Synchroniser:
         flags, shift, keys_since, taken = self._seen.all.tolist()
         # issue order: merge the changed streams, adopt the others
         ahead = numbering.further, max(keys_since, flags + 1, int(number[tail, 0])), shift
+        if core_count > 1 and self._grow_streams(table, number, places, core_count):
+            resume_instruction = 0
         core_changes = [(int(keys[core]), changed[core * ENGINES :][:ENGINES]) for core in range(core_count)]
         merged = [self._merge(core, resume_instruction, *core_changes[core], tail < len(parts), *ahead) for core in range(core_count)]
         self._lengths, same_rows, same_end = zip(*merged, strict=True)
@@ -187,7 +191,7 @@ class Synchroniser:
         marks, mark_count = self._marks[core], 0
         if resume_instruction:
             mark_count = count_valid_marks(marks[: self._marked[core]], resume_instruction, key, changed)
-        stream = self._stream[core * self._stream_room :][: self._stream_room]
+        stream = self._stream[core * self._stream_room :]
         marks_after, rows, begin = marks[:0], 0, 0
         if resume_instruction or may_converge:
             rows = self._lengths[core]
@@ -197,6 +201,23 @@ class Synchroniser:
         first = self._states.numbers[core, FIRST_OF : FIRST_OF + ENGINES]
         length, same, end, self._marked[core] = merge_queues(first, self._rows, marks, mark_count, stream, previous)
         return length, same, end
+
+    def _grow_streams(self, table: Ints, number: Ints, places: Ints, cores: int) -> bool:
+        """Make room for the streams of a program on several cores; True if nothing of the previous ones remains.
+
+        Room for the largest possible stream, for each of many cores, would take gigabytes.
+        """
+        rows, begins, stops = self._rows, EDGES * number[:-1, 0], number[:-1, 1]
+        counts = np.bincount(places, table[:, RECORDS] + stops - begins, cores).astype(np.int64)  # records and their WAITs
+        for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
+            counts += np.bincount(rows.core[rows.edge_from[begin:stop]], minlength=cores)  # SETs
+        need = int(counts.max())
+        if need <= self._stream_room and cores * self._stream_room <= len(self._stream):
+            return False
+        self._stream_room = need + need // 2
+        if cores * self._stream_room > len(self._stream):
+            self._stream = np.empty(cores * self._stream_room, np.uint8)
+        return True
 
     def forget_borders(self) -> None:
         """Schedule the next program from its first instruction to its last one."""
@@ -261,8 +282,8 @@ class Synchroniser:
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
             self._rows, lost = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from))), True
         room = len(self._rows.engine) + 2 * len(self._rows.edge_from)
-        if room > self._stream_room or len(self._stream) < cores * room:
-            self._stream, self._stream_room, lost = np.empty(len(self._states.numbers) * room, np.uint8), room, True
+        if cores == 1 and room > len(self._stream):
+            self._stream, lost = np.empty(room, np.uint8), True
         for core in range(cores):
             if len(self._marks[core]) < len(self._rows.engine) // MARK_INTERVAL:
                 self._marks[core], lost = np.empty((len(self._rows.engine) // MARK_INTERVAL, MARK), np.int64), True
