@@ -134,6 +134,29 @@ def test_change_is_judged_against_its_predecessor() -> None:
     assert refused
 
 
+def test_segments_side_by_side_are_not_judged_by_their_sum() -> None:
+    """On several cores the estimate refuses changes of segments in sequence, as on one core, and none of segments that share no core."""
+    measure = Local(target_graph("edge:cores=2"))
+    search = begun(measure)
+    context = search.context(epoch=EVOLVING)
+    genome = search.known.population.best(0).genome
+    in_sequence = tuple(gene._replace(cores=(0,)) for gene in genome)
+    side_by_side = tuple(gene._replace(cores=(at % 2,)) for at, gene in enumerate(genome))
+    refused = {False: 0, True: 0}
+    for parent in (in_sequence, side_by_side):
+        for at, gene in enumerate(parent):
+            for count in block_counts(context.target_graph, gene.start, gene.stop):
+                child = (*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
+                estimates = [run_to_end(_estimates(context, one), MeasureBudget(measure)) for one in (child, parent)]
+                if child == parent or len(estimates[0]) < len(child):
+                    continue
+                promising = run_to_end(module._promises(context, child, parent, 0), MeasureBudget(measure))
+                assert promising == (parent is side_by_side or estimates[0][at] <= 1.03 * estimates[1][at])
+                refused[parent is side_by_side] += not promising
+    assert refused[False]
+    assert not refused[True]
+
+
 def _estimates(context: SearchContext, genome: Genome) -> Asking[list[float]]:
     raws = yield from context.features(genome)
     return [float(expected_cycles(raw[None], context.rules.at[0])[0]) for raw in raws if raw is not None]
