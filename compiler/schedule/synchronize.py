@@ -42,6 +42,7 @@ from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code
 
 _LONGEST_COUNT = 1024  # largest count of a flag, even if the machine allows more: waits are remembered in arrays of this length
+_LARGE = 1 << 20  # instructions and edges
 _MOVING = (int(Engine.MTE3), int(Engine.MTE2))  # in the order of the queues in `cross_core`
 _ALONE = new_cross_core(0, 0, False)  # state for a program on one core
 
@@ -280,7 +281,8 @@ class Synchroniser:
             self._remote = Remote(source, target, 0, self.between_cores)
         edges = EDGES * n + longest * self._most_edges(cores)  # a part may have more than there are numbers for
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
-            self._rows, lost = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from))), True
+            room, edge_room = _larger(len(self._rows.engine)), _larger(len(self._rows.edge_from))
+            self._rows, lost = _rows(max(n, room), max(edges, edge_room)), True
         room = len(self._rows.engine) + 2 * len(self._rows.edge_from)
         if cores == 1 and room > len(self._stream):
             self._stream, lost = np.empty(room, np.uint8), True
@@ -290,6 +292,11 @@ class Synchroniser:
         if cells > len(self._piece):
             self._piece = np.empty(2 * cells, np.int32)
         return lost
+
+
+def _larger(room: int) -> int:
+    """Room that scratch grows to: twice as much, where that is no large part of a computer's memory."""
+    return 2 * room if room < _LARGE else room + room // 4
 
 
 def _rows(room: int, edges: int) -> RecordRows:
