@@ -18,7 +18,7 @@ import numpy as np
 from compiler.codegen.lower_segment import DraftShare, Records, draft_segment, lower_draft, new_scratch
 from compiler.codegen.shared_memory import find_disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.equal_shares import EqualShares, KnownShare
+from compiler.schedule.equal_shares import EqualShares, ExampleShare
 from compiler.schedule.segment_accesses import Footprint, Ints
 from compiler.schedule.shared_memory_allocator import SharedPlaces, allocate_residents, resolve_addresses
 from compiler.schedule.stream_writer import Schedule
@@ -161,27 +161,27 @@ class Compiler:
         drafts = list[DraftShare | Infeasible]()
         for k, share in enumerate(shares):
             # the share before is mostly another core's of the same segment
-            other = drafts[-1] if k and shares[k - 1].segment_key == share.segment_key else None
-            drafts.append(self._draft(share, other))
+            sibling = drafts[-1] if k and shares[k - 1].segment_key == share.segment_key else None
+            drafts.append(self._draft(share, sibling))
         written, used, lowered = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, LoweredShare | Infeasible]()
-        known = defaultdict[tuple[int, str, bool], list[KnownShare]](list)
+        examples = defaultdict[tuple[int, str, bool], list[ExampleShare]](list)
         for share, draft in zip(shares, drafts, strict=True):
             records: Records | Infeasible = draft if isinstance(draft, Infeasible) else lower_draft(draft, share.flip, self._scratch[used:])
             written.append((share, records))
             used += 0 if isinstance(records, Infeasible) else len(records.code)
             if used >= _TOGETHER:
-                lowered |= self._store_in_cache(written, known)
+                lowered |= self._store_in_cache(written, examples)
                 written, used = [], 0
-        return lowered | self._store_in_cache(written, known)
+        return lowered | self._store_in_cache(written, examples)
 
-    def _draft(self, share: _Share, other: DraftShare | Infeasible | None) -> DraftShare | Infeasible:
-        """Draft of a share.  other: of another core's share of the same segment."""
+    def _draft(self, share: _Share, sibling: DraftShare | Infeasible | None) -> DraftShare | Infeasible:
+        """Draft of a share.  sibling: of another core's share of the same segment."""
         key = share.key[:2] + share.key[3:]
         draft = self._drafts.pop(key, None)  # draft of the same share with the other flip
         if draft is not None:
             return draft
-        other = other if isinstance(other, DraftShare) else None
-        new_draft = draft_segment(share.target_graph, share.plan, share.start, share.place, share.held, other)
+        sibling = sibling if isinstance(sibling, DraftShare) else None
+        new_draft = draft_segment(share.target_graph, share.plan, share.start, share.place, share.held, sibling)
         if isinstance(new_draft, DraftShare):
             self._drafts[key] = new_draft
             if len(self._drafts) > _DRAFTS:
@@ -189,11 +189,11 @@ class Compiler:
         return new_draft
 
     def _store_in_cache(
-        self, written: Sequence[tuple[_Share, Records | Infeasible]], known: Mapping[tuple[int, str, bool], list[KnownShare]]
+        self, written: Sequence[tuple[_Share, Records | Infeasible]], examples: Mapping[tuple[int, str, bool], list[ExampleShare]]
     ) -> dict[_Key, LoweredShare | Infeasible]:
-        """Store lowered shares in the cache; the oldest ones are dropped if it is full.  known: unequal shares of each segment so far."""
+        """Store lowered shares in the cache; the oldest ones are dropped if it is full.  examples: unequal shares of each segment."""
         lowered_shares = {
-            share.key: self._kept(records, share.plan, known[share.start, share.plan.key, share.flip]) for share, records in written
+            share.key: self._kept(records, share.plan, examples[share.start, share.plan.key, share.flip]) for share, records in written
         }
         for key, lowered in lowered_shares.items():
             self._cache[key] = lowered
@@ -202,27 +202,27 @@ class Compiler:
                 self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return lowered_shares
 
-    def _kept(self, records: Records | Infeasible, plan: SegmentPlan, known: list[KnownShare]) -> LoweredShare | Infeasible:
+    def _kept(self, records: Records | Infeasible, plan: SegmentPlan, examples: list[ExampleShare]) -> LoweredShare | Infeasible:
         if isinstance(records, Infeasible):
             return records
         machine = self.target_graph.machine
         l1_end = on_chip_ends(records.code)[0] if self._grants else 0
-        footprint, order, transfers = self._footprint(records.code, plan, known)
+        footprint, order, transfers = self._footprint(records.code, plan, examples)
         shared = NO_TRAFFIC if machine.shared is None else shared_traffic([records.code])
         code = records.code.take(order, 0) if self.records else None
         return LoweredShare(footprint, records.peak_bytes, records.staged, code, l1_end, shared, transfers)
 
-    def _footprint(self, code: Code, plan: SegmentPlan, known: list[KnownShare]) -> tuple[Footprint, Ints, Transfers]:
+    def _footprint(self, code: Code, plan: SegmentPlan, examples: list[ExampleShare]) -> tuple[Footprint, Ints, Transfers]:
         """Footprint of a share, the order of its records, and `LoweredShare.transfers`; from an equal share if there is one."""
         if self._equal_shares is not None:
-            for share in known:
+            for share in examples:
                 if (footprint := self._equal_shares.footprint(code, share)) is not None:
                     return footprint, share.order, share.transfers.moved_to(code, share.order)
         overtake = plan.overtake and not (plan.shared or plan.staged)  # copies to the shared memory have one order on all cores
         footprint, order = self.synchroniser.footprints.listed(code, plan.lookahead, overtake, plan.urgent)
         transfers = find_transfers(code.take(order, 0)) if self._transfers else NO_TRANSFERS
-        if len(plan.cores) > 1 and len(known) < _KINDS:
-            known.append(KnownShare(code.copy(), order, footprint, transfers))
+        if len(plan.cores) > 1 and len(examples) < _KINDS:
+            examples.append(ExampleShare(code.copy(), order, footprint, transfers))
         return footprint, order, transfers
 
     def compile(self, plan: Plan) -> Program | Infeasible:

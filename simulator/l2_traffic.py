@@ -189,16 +189,18 @@ def split_draws(machine: Machine, transfers: Transfers, moved: Ints, drawn: Ints
 def draws_of(program: Program, machine: Machine, bus: tuple[Ints, ...], warm: bool = False) -> Draws:
     """Draws of all transfers.  bus: per stream, `Price.bus`.  Raises `ProgramError` for a transfer too large for the event loop."""
     streams = [find_transfers(code) for code in program.streams]
-    segments = [isa.segment_of(code[found.row, isa.TAG]).astype(np.int64) for code, found in zip(program.streams, streams, strict=True)]
-    counts = [len(found.row) for found in streams]
-    access, place = np.concatenate([found.access for found in streams]), np.concatenate([found.row for found in streams])
+    segments = [
+        isa.segment_of(code[of_stream.row, isa.TAG]).astype(np.int64) for code, of_stream in zip(program.streams, streams, strict=True)
+    ]
+    counts = [len(of_stream.row) for of_stream in streams]
+    access, place = np.concatenate([of_stream.access for of_stream in streams]), np.concatenate([of_stream.row for of_stream in streams])
     core = np.repeat(np.arange(len(counts)), counts)
     drawn, traffic = count_traffic(machine, program.memory.size_blocks, access, core, np.concatenate(segments), place, warm)
     drawn_units, hit_cycles = [], []
     parts = np.split(drawn, np.cumsum(counts)[:-1])
-    for number, (code, moved, found, of_core) in enumerate(zip(program.streams, bus, streams, parts, strict=True)):
+    for number, (code, moved, of_stream, of_core) in enumerate(zip(program.streams, bus, streams, parts, strict=True)):
         units, hits = np.zeros((2, len(code)), np.int64)
-        units[found.row], hits[found.row] = split_draws(machine, found, moved[found.row], of_core, f"core {number}")
+        units[of_stream.row], hits[of_stream.row] = split_draws(machine, of_stream, moved[of_stream.row], of_core, f"core {number}")
         drawn_units.append(units)
         hit_cycles.append(hits)
     return Draws(tuple(drawn_units), tuple(hit_cycles), traffic)

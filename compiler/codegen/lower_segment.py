@@ -97,21 +97,21 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
 
 def draft_segment(
     target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: PersistentLayout | None = None,
-    other: DraftShare | None = None,
+    sibling: DraftShare | None = None,
 ) -> DraftShare | Infeasible:  # fmt: skip
     """Draft one core's share of the segment whose first operator is `start`, without orders.
 
-    core: index of the core among the plan's cores.  held: see `Segment.memory`.  other: draft of another core with the same arguments.
+    core: index of the core among the plan's cores.  held: see `Segment.memory`.  sibling: draft of another core with the same arguments.
     """
-    segment = Segment.of(target_graph, plan, start) if other is None else other.segment
+    segment = Segment.of(target_graph, plan, start) if sibling is None else sibling.segment
     if isinstance(segment, Infeasible):
         return segment
     staging = stage_data(segment, target_graph, core)
     if isinstance(staging, Infeasible):
         return staging
     share = segment.share(core)
-    if other is not None and share.strips[0].target_graph is other.share.strips[0].target_graph:  # the same part of the channels
-        return DraftShare(segment, staging, share, other.part, [])
+    if sibling is not None and share.strips[0].target_graph is sibling.share.strips[0].target_graph:  # the same part of the channels
+        return DraftShare(segment, staging, share, sibling.part, [])
     places = segment.memory(share, held=held)
     return places if isinstance(places, Infeasible) else DraftShare(segment, staging, share, PartWork(places, {}), [])
 

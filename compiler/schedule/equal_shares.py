@@ -27,7 +27,7 @@ _FIRST, _STOP, _ROW, _GRANULE = range(4)  # columns of `_storage_table`
 _UNKNOWN = np.iinfo(np.int64).min
 
 
-class KnownShare(NamedTuple):
+class ExampleShare(NamedTuple):
     """A share with its footprint.  code: its records as they are lowered; order: int64 [n], as they are listed.  transfers: of these."""
 
     code: Code
@@ -55,13 +55,13 @@ def _storage_of(storages: Ints, block: int) -> int:
 
 
 @njit(cache=True)
-def _find_moves(code: Code, known: Code, storages: Ints, constants: int, moves: Ints) -> bool:
+def _find_moves(code: Code, example: Code, storages: Ints, constants: int, moves: Ints) -> bool:
     """Fill `moves`, int64 [storages], with the rows by which each tensor's accesses differ; returns whether the shares are equal."""
     moves[:] = _UNKNOWN
     for i in range(code.shape[0]):
         op = code[i, _OP]
         for w in range(_BLOCK):
-            if code[i, w] != known[i, w]:
+            if code[i, w] != example[i, w]:
                 loads = w == _S0 and op == _COPY and code[i, _SRC] == _DDR
                 stores = w == _D and op in (_COPY, _FIXPIPE) and code[i, _DST] == _DDR
                 if not loads and not stores:
@@ -69,13 +69,13 @@ def _find_moves(code: Code, known: Code, storages: Ints, constants: int, moves: 
         for w, memory in ((_S0, _SRC), (_D, _DST)):
             if code[i, memory] != _DDR or not (op == _COPY or (op == _FIXPIPE and w == _D)):
                 continue
-            block, known_block = np.int64(code[i, w]) - constants, np.int64(known[i, w]) - constants
-            if block < 0 and known_block < 0:
+            block, example_block = np.int64(code[i, w]) - constants, np.int64(example[i, w]) - constants
+            if block < 0 and example_block < 0:
                 continue
             k = _storage_of(storages, block)
-            if k < 0 or k != _storage_of(storages, known_block) or (block - known_block) % storages[k, _ROW]:
+            if k < 0 or k != _storage_of(storages, example_block) or (block - example_block) % storages[k, _ROW]:
                 return False
-            rows = (block - known_block) // storages[k, _ROW]
+            rows = (block - example_block) // storages[k, _ROW]
             if moves[k] == _UNKNOWN:
                 moves[k] = rows
             elif moves[k] != rows:
@@ -114,11 +114,11 @@ class EqualShares:
         self._constants, self._granules = footprints.constant_blocks, footprints.ddr_granules
         self._moves = np.empty(len(self._storages), np.int64)
 
-    def footprint(self, code: Code, known: KnownShare) -> Footprint | None:
-        """Footprint of records, in the order of a known share's; None if the shares are not equal."""
-        if len(code) != len(known.code) or not _find_moves(code, known.code, self._storages, self._constants, self._moves):
+    def footprint(self, code: Code, example: ExampleShare) -> Footprint | None:
+        """Footprint of records, in the order of an example's; None if the shares are not equal."""
+        if len(code) != len(example.code) or not _find_moves(code, example.code, self._storages, self._constants, self._moves):
             return None
-        of, bound = known.footprint, np.empty_like(known.footprint.bound)
+        of, bound = example.footprint, np.empty_like(example.footprint.bound)
         if not _move_bound(of.bound, of.touched, self._granules, self._storages, self._moves, bound):
             return None
         return replace(of, bound=bound)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import Infeasible
-from compiler.schedule.equal_shares import EqualShares, KnownShare
+from compiler.schedule.equal_shares import EqualShares, ExampleShare
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts
 from compiler.space.knobs import part_counts
@@ -80,16 +80,16 @@ def test_other_records_are_not_equal(seed: int) -> None:
     equal = EqualShares(target_graph, compiler.synchroniser.footprints)
     code = shares_on_grid(compiler, 4, 1)[0].lowered.code
     footprint, order = compiler.synchroniser.footprints.listed(code, 1)
-    known = KnownShare(code, order, footprint, NO_TRANSFERS)
-    assert equal.footprint(code, known) is not None
+    example = ExampleShare(code, order, footprint, NO_TRANSFERS)
+    assert equal.footprint(code, example) is not None
     rows = np.flatnonzero((code[:, isa.OP] == Op.COPY) & (code[:, isa.SRC] == Memory.DDR))
     for _ in range(8):
         changed, row, word = code.copy(), int(rng.integers(len(code))), int(rng.integers(isa.BLOCK))
         changed[row, word] += 1
         if not (word == isa.S0 and row in rows) and not (word == isa.D and code[row, isa.DST] == Memory.DDR):
-            assert equal.footprint(changed, known) is None
+            assert equal.footprint(changed, example) is None
     activations = [row for row in rows.tolist() if code[row, isa.S0] >= target_graph.memory.constant_blocks]
     for row in islice(activations, 4):
         changed = code.copy()
         changed[row, isa.S0] += 1  # one load alone: the others of its tensor stay
-        assert len(activations) == 1 or equal.footprint(changed, known) is None
+        assert len(activations) == 1 or equal.footprint(changed, example) is None
