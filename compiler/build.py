@@ -147,6 +147,8 @@ def measure_plans(
 
 def segment_cycles(program: Program, machine: Machine, level: str, segments: int) -> NDArray[np.int64]:
     """Cycles by which each segment of a program ends later than all segments before it, int64 [segments]."""
+    if segments == 1:  # records of a large product would take gigabytes
+        return np.array([simulate(program, machine, machine.contention[level]).cycles])
     recorded = simulate(program, machine, machine.contention[level], record=True).recorded
     assert recorded is not None
     ends = np.zeros(segments, np.int64)

@@ -52,8 +52,8 @@ class Records:
 
 
 class PartWork(NamedTuple):
-    """What cores with the same channels have in common: buffer addresses counted from the bottom of L1 and UB, and per end of memory
-    (`flip`) and strip the tables, known after the first `lower_draft`."""
+    """Common part of cores with the same channels: buffer addresses counted from the bottom of L1 and UB, and per end of memory (`flip`)
+    and strip the tables, known after the first `lower_draft`."""
 
     places: Places
     tables: dict[tuple[bool, int], Work]
