@@ -134,7 +134,7 @@ def test_change_is_judged_against_its_predecessor() -> None:
     assert refused
 
 
-def test_segments_side_by_side_are_not_judged_by_their_sum() -> None:
+def test_only_segments_in_sequence_are_judged() -> None:
     """On several cores the estimate refuses changes of segments in sequence, as on one core, and none of segments that share no core."""
     measure = Local(target_graph("edge:cores=2"))
     search = begun(measure)

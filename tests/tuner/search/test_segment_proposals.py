@@ -15,7 +15,7 @@ from tuner.search.segment_proposals import explore_segments
 
 
 @pytest.mark.parametrize(("cores", "most"), [(1, 12), (4, 5)])
-def test_one_operator_on_several_cores_has_one_for_each_number_of_cores(cores: int, most: int) -> None:
+def test_segments_of_one_operator(cores: int, most: int) -> None:
     """On all 4 cores as many as there are numbers of cores, 3, and one on each smaller number; one core measures what the settings say."""
     target_graph = make_case(product(192, 96, 160), machine_of(cores, True), DataType.float16).target_graph
     measure = Local(target_graph)
