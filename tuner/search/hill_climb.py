@@ -120,7 +120,8 @@ def _promises(context: SearchContext, child: Genome, parent: Genome, level: int)
     fitting = [raw for raw in raws if raw is not None]
     if len(fitting) < len(raws):
         return False
-    if not (runs_in_sequence(child) and runs_in_sequence(parent)):  # segments side by side: their sum says nothing
+    # on several cores segments run side by side, and their sum says nothing; but a program of one segment is its segment
+    if context.rules.several > 1 and len(child) + len(parent) > 2:
         return True
     expected = expected_cycles(np.stack(fitting), context.rules.at[level])
     return bool(expected[: len(new)].sum() <= _NEAR * expected[len(new) :].sum())

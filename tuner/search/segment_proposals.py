@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +30,9 @@ def explore_segments(context: SearchContext) -> Asking[None]:
     """
     rules, segments = context.rules, context.config.segments
     has_cores = rules.several > 1
-    # a segment on all cores of a short model takes as long as a program: no more of them than operators
-    share = min(1.0, len(rules.target_graph.operators) / segments.measured) if has_cores else 1.0
-    counts = [ceil(count * share) * rules.several for count in (segments.candidates, segments.measured)]
+    # a segment on all cores of a short model takes as long as a program: not many times as many as on one core
+    several = min(rules.several, len(rules.target_graph.operators))
+    counts = [count * several for count in (segments.candidates, segments.measured)]
     every_level = range(len(rules.levels))
     level_widths = [granted.cores if has_cores else None for granted in rules.granted]
     bests = {level: segmentation for level in every_level if (segmentation := _best_now(context, level, level_widths[level])) is not None}

@@ -18,6 +18,8 @@ from compiler.space.initial import single_operators
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.compiled import make_case
+from tests.compiler.segment.test_grids import machine_of, product
 from tests.models import small_graph
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tuner.measure.budgeted import MeasureBudget
@@ -134,27 +136,23 @@ def test_change_is_judged_against_its_predecessor() -> None:
     assert refused
 
 
-def test_only_segments_in_sequence_are_judged() -> None:
-    """On several cores the estimate refuses changes of segments in sequence, as on one core, and none of segments that share no core."""
-    measure = Local(target_graph("edge:cores=2"))
+@pytest.mark.parametrize("name", ["inception_block", "one product"])
+def test_only_programs_of_one_segment_are_judged(name: str) -> None:
+    """On several cores, the estimate refuses changes of the only segment as on one core, and none of a segment among others."""
+    model = product(192, 96, 160) if name == "one product" else None
+    measure = Local(target_graph("edge:cores=2") if model is None else make_case(model, machine_of(2, True), DataType.float16).target_graph)
     search = begun(measure)
-    context = search.context(epoch=EVOLVING)
-    genome = search.known.population.best(0).genome
-    in_sequence = tuple(gene._replace(cores=(0,)) for gene in genome)
-    side_by_side = tuple(gene._replace(cores=(at % 2,)) for at, gene in enumerate(genome))
-    refused = {False: 0, True: 0}
-    for parent in (in_sequence, side_by_side):
-        for at, gene in enumerate(parent):
-            for count in block_counts(context.target_graph, gene.start, gene.stop):
-                child = (*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
-                estimates = [run_to_end(_estimates(context, one), MeasureBudget(measure)) for one in (child, parent)]
-                if child == parent or len(estimates[0]) < len(child):
-                    continue
+    context, refused = search.context(epoch=EVOLVING), 0
+    parent = search.known.population.best(0).genome
+    for at, gene in enumerate(parent):
+        for count in block_counts(context.target_graph, gene.start, gene.stop):
+            child = (*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
+            estimates = [run_to_end(_estimates(context, genome), MeasureBudget(measure)) for genome in (child, parent)]
+            if child != parent and len(estimates[0]) == len(child):
                 promising = run_to_end(module._promises(context, child, parent, 0), MeasureBudget(measure))
-                assert promising == (parent is side_by_side or estimates[0][at] <= 1.03 * estimates[1][at])
-                refused[parent is side_by_side] += not promising
-    assert refused[False]
-    assert not refused[True]
+                assert promising == (model is None or estimates[0][at] <= 1.03 * estimates[1][at])
+                refused += not promising
+    assert bool(refused) == (model is not None)
 
 
 def _estimates(context: SearchContext, genome: Genome) -> Asking[list[float]]:
