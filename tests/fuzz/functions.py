@@ -136,6 +136,13 @@ def draw_layer_norm(b: GraphBuilder, op: str) -> None:
     b.node(op, [x, b.draw_positive(shape), *([b.draw_constant(shape, 0.3)] if b.chance(0.7) else [])], axis=axis - rank, epsilon=1e-3)
 
 
+def draw_rms_norm(b: GraphBuilder, op: str) -> None:
+    x = b.pick(lambda name: b.values[name].ndim > 1)
+    rank = b.values[x].ndim
+    axis = rank - 1 if b.chance(0.8) else b.integer(1, rank - 1)
+    b.node(op, [x, b.draw_positive(b.shape(x)[axis:])], axis=axis - rank, epsilon=1e-3)
+
+
 def draw_image_norm(b: GraphBuilder, op: str) -> None:
     x = b.pick_rank(3, 4)
     c, attributes = b.shape(x)[1], {"epsilon": 1e-3}

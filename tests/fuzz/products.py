@@ -134,6 +134,30 @@ def draw_resize(b: GraphBuilder, op: str) -> None:
     b.node(op, [x, *([] if b.opset >= 13 else [b.constant(np.zeros(0, np.float32))])], **attributes, **named)
 
 
+def draw_space_to_depth(b: GraphBuilder, op: str) -> None:
+    x = b.pick(lambda name: b.values[name].ndim == 4 and all(size % 2 == 0 for size in b.shape(name)[2:]))
+    b.node(op, [x], blocksize=2)
+
+
+def draw_einsum(b: GraphBuilder, op: str) -> None:
+    """By a constant, or by the tensor itself along its first axes; axes of the result in some order."""
+    x = b.pick(lambda name: 2 <= b.values[name].ndim <= 4)
+    *_, k = shape = b.shape(x)
+    axes = "abcd"[: len(shape)]
+    *lead, row, last = axes
+    if b.chance(0.4):
+        other, of_other = x, "".join(lead) + "z" + last
+    else:
+        n = int(b.choose(SIZES))
+        other, of_other = (
+            (b.draw_constant((k, n), k**-0.5), f"{last}z") if b.chance(0.5) else (b.draw_constant((n, k), k**-0.5), f"z{last}")
+        )
+    result = [*lead, row, "z"]
+    if b.chance(0.3):
+        result = [result[i] for i in b.rng.permutation(len(result))]
+    b.node(op, [x, other], equation=f"{axes},{of_other}->{''.join(result)}")
+
+
 def draw_depth_to_space(b: GraphBuilder, op: str) -> None:
     x = b.pick(lambda name: b.values[name].ndim == 4 and b.shape(name)[1] % 4 == 0)
     b.node(op, [x], blocksize=2, **(b.draw_some(mode=("DCR", "CRD")) if b.opset >= 11 else {}))

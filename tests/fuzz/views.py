@@ -68,6 +68,14 @@ def draw_expand(b: GraphBuilder, op: str) -> None:
     b.node(op, [x], shape=[*([2] if len(shape) < 5 and b.chance(0.2) else []), *shape])
 
 
+def draw_tile(b: GraphBuilder, op: str) -> None:
+    x = b.pick(lambda name: b.values[name].ndim > 0)
+    repeats = [1] * b.values[x].ndim
+    for _ in range(b.choose((1, 1, 2))):
+        repeats[b.integer(0, len(repeats) - 1)] = b.integer(2, 3)
+    b.node(op, [x], repeats=repeats)
+
+
 def draw_slice(b: GraphBuilder, op: str) -> None:
     x = b.pick(lambda name: max(b.shape(name), default=1) > 1)
     long = [axis for axis, size in enumerate(b.shape(x)) if size > 1]
@@ -150,5 +158,6 @@ def draw_pad(b: GraphBuilder, op: str) -> None:
 
 VIEWS = {
     "Concat": draw_concat, "Expand": draw_expand, "Flatten": draw_flatten, "Gather": draw_gather, "Reshape": draw_reshape,
-    "Slice": draw_slice, "Split": draw_split, "Squeeze": draw_squeeze, "Transpose": draw_transpose, "Unsqueeze": draw_unsqueeze,
+    "Slice": draw_slice, "Split": draw_split, "Squeeze": draw_squeeze, "Tile": draw_tile, "Transpose": draw_transpose,
+    "Unsqueeze": draw_unsqueeze,
 }  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from compiler.frontend.onnx_io.attributes import attributes, opset_of
+from compiler.frontend.onnx_io.attributes import attributes, known_shapes, opset_of
 from simulator.onnx_names import names_read, refill
 
 ONE = "tilefarm.one"  # a scale of one value, broadcast by the translation
@@ -73,6 +73,7 @@ class _Producers:
     def __init__(self, model: ModelProto) -> None:
         self.opset = opset_of(model)
         self.maker = {name: node for node in model.graph.node for name in node.output}
+        self.shapes = known_shapes(model.graph)
         self.small = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if math.prod(t.dims) <= 8}
         for node in model.graph.node:
             if node.op_type == "Constant" and "value" in attributes(node):
@@ -132,7 +133,8 @@ def _mean(seen: _Producers, name: str) -> str | None:
     axes: Iterable[int] | NDArray[np.int64] = values.get("axes", ())
     if len(node.input) > 1:
         axes = seen.small.get(node.input[1], np.zeros(0, np.int64)).reshape(-1)
-    return node.input[0] if [int(a) for a in axes] == [-1] and values.get("keepdims", 1) else None
+    last = ([-1], [len(seen.shapes.get(node.input[0], ())) - 1])
+    return node.input[0] if [int(a) for a in axes] in last and values.get("keepdims", 1) else None
 
 
 def _layer_norm(seen: _Producers, node: NodeProto) -> NodeProto | None:

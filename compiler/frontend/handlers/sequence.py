@@ -14,7 +14,6 @@ from compiler.frontend.handlers.arrange import along, arrange, as_operand, in_li
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, R, View, constant_as, merge_atoms, reshape_view, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes, label
-from compiler.frontend.onnx_io.scales import MS
 from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, QuantisedPair, Reflow, Step, Vector
 from simulator.npu.errors import BadInputError
 
@@ -205,9 +204,6 @@ def _statistics(state: Translator, node: NodeProto, view: View, axis: int, epsil
             state.views[name] = View(tensor, axes)
 
 
-_OF_SQUARES = ("RMSNormalization", "SimplifiedLayerNormalization")  # without a mean
-
-
 def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", -1)) % len(view.shape)
@@ -223,7 +219,7 @@ def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if any(node.output[1:]):
         _statistics(state, node, view, axis, epsilon)
     op = LayerNorm(
-        state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)), node.op_type in _OF_SQUARES
+        state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)), node.op_type == "RMSNormalization"
     )
     state.finish_as(node, op, view.axes)
 
@@ -326,7 +322,6 @@ SEQUENCE: dict[str, Handler] = {
     "MatMul": matmul,
     "LayerNormalization": layer_norm,
     "RMSNormalization": layer_norm,
-    f"{MS}.SimplifiedLayerNormalization": layer_norm,
     "Gelu": gelu,
     "Erf": gelu,
 }

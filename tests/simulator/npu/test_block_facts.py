@@ -48,7 +48,6 @@ OTHERS = {
     ("compiler/cost/tiling_space.py", "_SMALL"): "tile sizes that are looked at, and parts",
     ("compiler/frontend/handlers/activations.py", "_LARGEST_POWER"): "an exponent",
     ("compiler/frontend/onnx_io/random_weights.py", "_NODES"): "nodes of a quadrature",
-    ("compiler/ops/depth_to_space_emitter.py", "_ROOM"): "records",
     ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
     ("compiler/ops/affine_to_matmul.py", "_CANDIDATES"): "candidates in a channel",
     ("compiler/schedule/list_scheduler.py", "order_records"): "reads that there is room for",
