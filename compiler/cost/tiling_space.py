@@ -132,7 +132,7 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
 def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
     """Tile sizes along one axis, times `unit`: all small sizes, then those that cut `limit` into equal parts, rounded up."""
     sizes = np.empty(len(_SMALL) + _PARTS, np.int64)
-    for i in range(sizes.shape[0]):
+    for i in range(sizes.shape[0]):  # sorted as they come: numba's sort would take longer to compile
         size = min(_SMALL[i], limit) if i < len(_SMALL) else (limit + i - len(_SMALL)) // (i - len(_SMALL) + 1)
         position = i
         while position > 0 and sizes[position - 1] > size:

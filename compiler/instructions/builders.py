@@ -43,6 +43,7 @@ def compile_once(kernel: Any) -> Any:
 
 
 # For kernels with a segment's tables as arguments: a call copies every array and counts references, which took half of a node's time.
+# And for builders, which are called in many places: numba's own inlining would type and lower each copy.
 inlined = njit(cache=True, forceinline=True)
 
 

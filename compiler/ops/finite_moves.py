@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.ir.graph import Graph
-from compiler.ir.operators import Conv, MatMul, Operator, Step, Vector
+from compiler.ir.operators import Conv, Floats, MatMul, Operator, Step, Vector
 from simulator.npu.parts import DataType
 
 _UNBOUNDED = frozenset({"div", "exp", "ln", "rdiv", "reciprocal"})  # steps with infinite results of finite values
@@ -37,14 +37,19 @@ def with_finite_moves(graph: Graph, dtype: DataType) -> Graph:
 def _moved(op: Operator, graph: Graph) -> str:
     """Tensor of floats whose values an operator moves by a product; '' for all others."""
     if isinstance(op, Conv):
-        weights = op.weights
-        ones = weights.shape[2:] == (1, 1) and op.groups == 1 and bool(((weights == 0) | (weights == 1)).all())
-        return op.x if ones and bool((weights.sum(1) == 1).all()) and op.x not in graph.constants else ""
+        pointwise = op.weights.shape[2:] == (1, 1) and op.groups == 1 and op.x not in graph.constants
+        # the first channel shows it for all but selections, whose weights alone are read as a whole
+        return op.x if pointwise and _selects(op.weights[:1]) and _selects(op.weights) else ""
     matrix_values = graph.constants.get(op.a) if isinstance(op, MatMul) and op.transposed and op.heads == 1 else None
     if not isinstance(op, MatMul) or matrix_values is None:
         return ""
     matrix = matrix_values.reshape(matrix_values.shape[1], -1)
     return op.b if matrix.shape[0] == matrix.shape[1] and np.array_equal(matrix, np.eye(len(matrix), dtype=matrix.dtype)) else ""
+
+
+def _selects(weights: Floats) -> bool:
+    """Whether every row of weights has one 1, and 0 otherwise."""
+    return bool(((weights == 0) | (weights == 1)).all() and (weights.sum(1) == 1).all())
 
 
 def _may_be_infinite(name: str, graph: Graph, producers: dict[str, Operator], of_functions: bool) -> bool:
