@@ -21,6 +21,7 @@ from simulator.terminal import say
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED, TERMINATED = 130, 143
+SEND_AGAIN_S = 0.01  # until a dropped interrupt comes again: behind the end of the callback that met it
 OS_ERROR_HINTS = {  # errors of the operating system, not of the program -> advice
     errno.ENAMETOOLONG: "the name is too long for a file system",
     errno.EROFS: "is on a file system that is only read; give another folder, or set TMPDIR, XDG_CACHE_HOME",
@@ -59,8 +60,19 @@ def run_command(
         stopped = (TERMINATED, "terminated")
         raise KeyboardInterrupt
 
+    def send_again(lost: sys.UnraisableHookArgs) -> None:
+        # Python drops what is raised in a destructor or in a callback (of a weak reference, of C code), an interrupt too
+        if lost.exc_type is not KeyboardInterrupt:
+            old_hook(lost)
+            return
+        number = signal.SIGTERM if stopped[0] == TERMINATED else signal.SIGINT
+        timer = threading.Timer(SEND_AGAIN_S, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
+
     in_main = threading.current_thread() is threading.main_thread()
     old_handler = signal.signal(signal.SIGTERM, terminate) if in_main else None
+    old_hook, sys.unraisablehook = sys.unraisablehook, send_again
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -91,6 +103,7 @@ def run_command(
         context = getattr(error, "ctx", None)
         return _said(name, f"{usage()} (see {name if context is None else context.command_path} --help)", BAD_INPUT)
     finally:
+        sys.unraisablehook = old_hook
         if old_handler is not None:
             signal.signal(signal.SIGTERM, old_handler)
 

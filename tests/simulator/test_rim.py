@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
+import sys
 import tempfile
+import time
+import weakref
 
 import pytest
 import typer
@@ -56,3 +60,28 @@ def test_the_handler_of_a_caller_stays(capsys: pytest.CaptureFixture[str]) -> No
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_callback_is_not_lost(number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    app = new_app()
+
+    def interrupt(_: object) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)  # ended by the interrupt, which Python drops here
+
+    @app.command()
+    def main() -> None:
+        target = new_app()
+        reference = weakref.ref(target, interrupt)
+        del target
+        gc.collect()
+        assert reference() is None
+        time.sleep(30)
+
+    hook = sys.unraisablehook
+    begin = time.monotonic()
+    assert run_command(app, "tool", []) == code
+    assert time.monotonic() - begin < 20
+    assert "Exception ignored" not in capsys.readouterr().err
+    assert sys.unraisablehook is hook
