@@ -120,7 +120,7 @@ def compiling() -> Iterator[bool]:
     It holds a lease, a file that it renews: network file systems have no locks, or none between computers.  Where none can be written,
     every process compiles for itself.
     """
-    note = _note()
+    note = compiled_note()
     if note.is_file():
         yield False
         return
@@ -164,12 +164,17 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
             link.symlink_to(common)
 
 
-def _note() -> Path:
+def shared_folder() -> Path | None:
+    """Folder of the kernels that all trees of these sources share; None where numba keeps those of each tree apart."""
+    folder, root = own_folder(), Path(__file__).absolute().parents[1]
+    return folder / _SHARED if (folder / _numbas_name(root / _PACKAGES[0])).is_symlink() else None
+
+
+def compiled_note() -> Path:
     """The note of compiled kernels: one for all trees that share, and for each kind of processor, since kernels are specific to it."""
     from llvmlite import binding
 
-    folder, root = own_folder(), Path(__file__).absolute().parents[1]
     kind = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
-    if not (folder / _numbas_name(root / _PACKAGES[0])).is_symlink():
-        kind += f" {root}"
-    return folder / f"compiled-{hashlib.blake2b(kind.encode(), digest_size=8).hexdigest()}"
+    if shared_folder() is None:
+        kind += f" {Path(__file__).absolute().parents[1]}"
+    return own_folder() / f"compiled-{hashlib.blake2b(kind.encode(), digest_size=8).hexdigest()}"

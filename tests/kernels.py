@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from simulator.kernel_cache import _note
+from simulator.kernel_cache import compiled_note
 
 ROOT = Path(__file__).parent.parent
 
 
 def compile_beside() -> Callable[[], None]:
     """Begin with it, where nobody has done it yet; returns what ends it."""
-    if _note().is_file():
+    if compiled_note().is_file():
         return lambda: None
     process = subprocess.Popen([sys.executable, "-m", "tests.kernels"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

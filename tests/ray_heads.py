@@ -30,8 +30,9 @@ class Head:
     def kill_raylet(self) -> None:
         self.tell("kill raylet")
 
-    def add_node(self) -> None:
-        self.tell("add node")
+    def add_node(self, cache: str = "") -> None:
+        """cache: folder of its compiled kernels; "": that of this computer."""
+        self.tell(f"add node {cache}")
 
     def drain_last_node(self) -> None:
         """As at a spot notice."""
@@ -42,12 +43,13 @@ class Head:
 
 
 @contextmanager
-def ray_head(cpus: int = 1, nodes: int = 1, resources: dict[str, float] | None = None) -> Iterator[Head]:
-    """Run a cluster."""
+def ray_head(cpus: int = 1, nodes: int = 1, resources: dict[str, float] | None = None, cache: str = "") -> Iterator[Head]:
+    """Run a cluster.  cache: see `Head.add_node`."""
     arguments = {"num_cpus": cpus, "resources": resources or {}, "object_store_memory": 80 << 20}
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.ray_heads", json.dumps(arguments), str(nodes)],
         cwd=ROOT,
+        env={**os.environ, "NUMBA_CACHE_DIR": cache} if cache else None,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -83,7 +85,9 @@ def _serve(arguments: dict[str, object], nodes: int) -> Generator[str, str, None
                     cluster.head_node.kill_gcs_server()
                 case "kill raylet":
                     cluster.head_node.kill_raylet()
-                case "add node":
+                case text if text.startswith("add node"):
+                    if cache := text.removeprefix("add node").strip():
+                        os.environ["NUMBA_CACHE_DIR"] = cache
                     others.append(cluster.add_node(**arguments))
                 case "drain last node":
                     words = ["drain-node", "--address", cluster.address, "--node-id", others[-1].node_id]

@@ -155,7 +155,7 @@ def test_a_lease_that_nobody_renews_is_taken(tmp_path: Path) -> None:
 
 
 def test_where_files_cannot_be_made_everybody_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_cache, "_note", lambda: tmp_path / "file" / "note")
+    monkeypatch.setattr(kernel_cache, "compiled_note", lambda: tmp_path / "file" / "note")
     (tmp_path / "file").write_text("")
     for _ in range(2):
         with kernel_cache.compiling() as here:
@@ -165,10 +165,10 @@ def test_where_files_cannot_be_made_everybody_compiles(tmp_path: Path, monkeypat
 def test_each_kind_of_processor_has_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     from llvmlite import binding
 
-    here = kernel_cache._note()
-    assert kernel_cache._note() == here
+    here = kernel_cache.compiled_note()
+    assert kernel_cache.compiled_note() == here
     monkeypatch.setattr(binding, "get_host_cpu_name", lambda: "another")
-    assert kernel_cache._note() != here
+    assert kernel_cache.compiled_note() != here
 
 
 LOADS = """

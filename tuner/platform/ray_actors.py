@@ -41,6 +41,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
+from simulator.kernel_archive import KernelArchive, pack_kernels, unpack_kernels
 from simulator.npu.errors import BadInputError
 from tuner.platform.actors import (
     BUILDING,
@@ -87,8 +88,8 @@ class RayActor:
     took 3% of the actor's time.
     """
 
-    def __init__(self, make_worker: Callable[[], Worker]) -> None:
-        self._make_worker = make_worker
+    def __init__(self, make_worker: Callable[[], Worker], kernels: KernelArchive | None = None) -> None:
+        self._make_worker, self._kernels = make_worker, kernels
         self._thread = ThreadPoolExecutor(1)
         self._events: queue.SimpleQueue[bytes | Future[bytes]] = queue.SimpleQueue()  # announced items, and ended jobs
         self._answer = threading.Semaphore(0)
@@ -96,8 +97,15 @@ class RayActor:
 
     def build(self) -> NodeFacts:
         """Construct the worker; separate from __init__, so that exceptions come back unchanged."""
+        if self._kernels is not None:
+            unpack_kernels(self._kernels)
+            self._kernels = None
         self._worker = self._make_worker()
         return find_facts()
+
+    def pack_kernels(self) -> KernelArchive | None:
+        """Kernels for nodes without them."""
+        return pack_kernels()
 
     def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Said:
         """Queue a job, and return the next event."""
@@ -175,6 +183,10 @@ class RayActors:
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
             self._drains, self._driver_facts = DrainWatch(), find_facts()
+            # for nodes without compiled kernels; a local cluster, which has an environment, is this computer
+            kernels = None if self._connection.environment else pack_kernels()
+            self._kernels = None if kernels is None else ray.put(kernels)
+            self._lacks_kernels = kernels is None and not self._connection.environment
         except BaseException:
             self.close()
             raise
@@ -192,7 +204,7 @@ class RayActors:
             options, extra = {**self._options, "name": f"{self._name}-w{slot}.{actor}"}, slot >= self.min_count
             if not extra:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
-            handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
+            handle = ray.remote(RayActor).options(**options).remote(self._make_worker, self._kernels)
             self._running[actor] = _Running(handle, handle.__ray_ready__.remote(), extra)
             self._await(actor, handle.build.remote())
 
@@ -315,7 +327,18 @@ class RayActors:
             if kind not in self._differences:
                 self._differences.add(kind)
                 self._say(line)
+        if self._lacks_kernels:
+            self._lacks_kernels = False
+            running.actor.pack_kernels.remote().future().add_done_callback(self._share_kernels)
         return Built(actor, facts.name, facts.node)
+
+    def _share_kernels(self, call: Future[KernelArchive | None]) -> None:
+        """Keep what the first worker has compiled; called by a thread of Ray."""
+        try:
+            if (kernels := call.result()) is not None:
+                self._kernels = ray.put(kernels)
+        except RayError:
+            self._lacks_kernels = True  # the next worker is asked
 
     def _send_held(self, actor: Actor, running: _Running) -> None:
         for message in running.jobs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -33,7 +34,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from simulator import terminal
 from simulator.npu.errors import BadInputError
-from tuner.platform.actors import ClusterGoneError
+from tuner.platform.actors import ClusterGoneError, FarmError
 from tuner.platform.cpus import usable_cpus
 from tuner.platform.module_path import is_python_folder, module_folders
 from tuner.platform.ray_files import provide_token, ray_folder, token_path
@@ -44,6 +45,8 @@ WATCH_S = 1.0
 HEAD_MARGIN_S = 2.0  # the driver gives up this time before Ray would end it
 HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20  # object store of a local Ray
+# open files of its raylet, the process with most of them: measured with 2 to 16 CPUs and 0 to 12 workers
+BASE_FILES, FILES_OF_WORKER = 50, 4
 # No reports of every process to a missing dashboard.  Workers have the niceness of the driver: with Ray's own 15 they would get only the
 # time that other processes leave
 SETTINGS = {"task_events_report_interval_ms": 0, "worker_niceness": 0}
@@ -175,17 +178,22 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if target == "local":
         provide_token()
-        environment = worker_environment()
-        with _local_processes_have(environment):
-            ray.init(
-                address="local",
-                num_cpus=max(local_cpus or 1, usable_cpus()),
-                include_dashboard=False,
-                object_store_memory=STORE_BYTES,
-                _temp_dir=str(ray_folder()),
-                _system_config=SETTINGS,
-                **quiet,
-            )
+        environment, cpus, folder = worker_environment(), max(local_cpus or 1, usable_cpus()), ray_folder()
+        _provide_open_files(BASE_FILES + FILES_OF_WORKER * cpus, f"Ray with {cpus} workers")
+        try:
+            with _local_processes_have(environment):
+                ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    object_store_memory=STORE_BYTES,
+                    _temp_dir=str(folder),
+                    _system_config=SETTINGS,
+                    **quiet,
+                )
+        except Exception as error:  # Ray raises `Exception` itself where its processes do not start
+            reason, logs = " ".join(str(error).split()).partition(". ")[0], folder / "session_latest" / "logs"
+            raise FarmError(f"Ray does not start on this computer ({reason}; logs in {logs}); `--backend serial` needs no Ray") from error
         _tighten_token()
         return _join_cluster(handler, environment)
     if target != "auto":
@@ -196,6 +204,20 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{option} {target}: no Ray cluster: {' '.join(str(error).split())}") from None
     return _join_cluster(handler)
+
+
+def _provide_open_files(count: int, user: str) -> None:
+    """Permit this process and those that it starts to open `count` files.  Raises `BadInputError` where the system does not.
+
+    With too few, a daemon of Ray waits for itself until its driver gives up after half a minute.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise BadInputError(
+            f"{user} has {count} open files, and this process may have {hard}; raise the limit (`ulimit -n`) or ask for fewer"
+        )
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 @contextmanager

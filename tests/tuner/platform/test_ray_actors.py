@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,3 +230,44 @@ def test_dead_node_is_told_from_dead_process(drained: bool) -> None:
             head.drain_last_node()
         head.kill_last_node()
         assert driver.communicate(timeout=60)[0].split() == ["True", "False"]
+
+
+COMPILING = """
+import sys
+from tests.tuner.platform.actors_contract import Bench, Steps
+from tuner.platform.ray_actors import RayActors
+
+def make():
+    from simulator.kernel_cache import compiling, shared_folder
+    with compiling() as missing:
+        if missing:
+            shared_folder().mkdir(exist_ok=True)
+            (shared_folder() / "kernel.nbi").write_text("a kernel")
+    print("compiled" if missing else (shared_folder() / "kernel.nbi").read_text(), flush=True)
+    return Steps()
+
+with RayActors(make, 1, sys.argv[1], max_count=2) as actors:
+    bench = Bench(actors)
+    bench.built(0)
+    while actors._kernels is None:
+        assert not actors.events(0.1)
+    print("built", flush=True)
+    sys.stdin.readline()
+    bench.built(1)
+    import time; time.sleep(2.0)
+"""
+
+
+@pytest.mark.slow  # `tests/simulator/test_kernel_archive.py` packs and unpacks by default
+def test_node_that_joins_gets_kernels(tmp_path: Path) -> None:
+    with ray_head(cache=str(tmp_path / "first")) as head:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", COMPILING, head.address], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "driver")},
+        )  # fmt: skip
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "built\n"
+        head.add_node(str(tmp_path / "second"))
+        errors = driver.communicate("\n", timeout=60)[1]
+        assert [line.partition(": ")[2] for line in errors.splitlines() if line.startswith("worker ")] == ["compiled", "a kernel"]
+        assert driver.returncode == 0

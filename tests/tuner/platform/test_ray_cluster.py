@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from tests.messages import naming
 from tests.tuner.platform.actors_contract import Steps
 from tests.tuning import ROOT
 from tuner.platform import ray_cluster as cluster
+from tuner.platform.actors import FarmError
 from tuner.platform.ray_actors import RayActors
-from tuner.platform.ray_cluster import OPEN_CLUSTER, ActorOutput, Connection, probe_head, require_token, worker_environment
+from tuner.platform.ray_cluster import OPEN_CLUSTER, ActorOutput, Connection, connect, probe_head, require_token, worker_environment
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -90,6 +92,30 @@ def test_only_processes_without_it_get_an_environment(tmp_path: Path, monkeypatc
     assert Connection(owned=True).runtime_environment() == {"env_vars": environment}
     monkeypatch.syspath_prepend(str(tmp_path))  # a plug-in's folder, after Ray has started
     assert started.runtime_environment() == {"env_vars": worker_environment()} != {"env_vars": environment}
+
+
+@pytest.mark.parametrize(("limits", "raised"), [((40, 4096), [(90, 4096)]), ((100, 100), []), ((-1, -1), [])])
+def test_files_that_ray_opens_are_permitted(
+    limits: tuple[int, int], raised: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: told.append(pair))
+    cluster._provide_open_files(90, "Ray")
+    assert told == raised
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 80))
+    with pytest.raises(BadInputError, match="90 open files, and this process may have 80"):
+        cluster._provide_open_files(90, "Ray")
+
+
+def test_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(FarmError, match=r"does not start on this computer \(The current node timed out during startup; logs in /.*serial"):
+        connect("local", 1)
 
 
 def test_output_of_actors_is_said_once() -> None:
