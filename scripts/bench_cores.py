@@ -51,14 +51,17 @@ class Bench:
         self.seconds, self.instructions = list[float](), list[int]()
 
     def drawn_genes(self, seed: int) -> Iterator[Gene]:
-        """Fitting genes on all cores, in any grid."""
+        """Fitting genes on all cores, in any grid, with different plans: equal ones are simulated once."""
+        plans = set[str]()
         cores, rng = self.target_graph.machine.cores, np.random.default_rng(seed)
         grids = [(1, 0)] if cores == 1 else [(1, 0), *((parts, parts) for parts in part_counts(cores)), (cores, 0)]
         for gene in genes(self.target_graph, seed, 1.0):
             channels, parts = grids[int(rng.integers(len(grids)))]
             if gene.blocks >= cores // channels:
                 gene = gene._replace(cores=tuple(range(cores)), split="channels" if channels > 1 else "rows", parts=parts)
-                if decode(self.target_graph, gene) is not None:
+                plan = decode(self.target_graph, gene)
+                if plan is not None and plan.key not in plans:
+                    plans.add(plan.key)
                     yield gene
 
     def measure(self, gene: Gene) -> None:

@@ -80,8 +80,19 @@ def _missing_part(last: int, filled: int, step: int, stay: Ints) -> int:
     """Expected part of a line that is not in the cache.  step: fills of one entry of the table."""
     if last < 0:
         return _UNIT
+    if filled - last < step:
+        return 0
     i = (filled - last) // step
     return _UNIT - stay[i] if i < stay.shape[0] else _UNIT
+
+
+@njit(cache=True, inline="always")
+def _are_equal_reads(access: Ints, i: int, k: int) -> bool:
+    """Whether two transfers read the same runs: cores of a grid do, in one round."""
+    equal = access[i, 1] == 0 and access[k, 1] == 0
+    for word in range(2, 8):
+        equal = equal and access[i, word] == access[k, word]
+    return equal
 
 
 @njit(cache=True)
@@ -95,14 +106,24 @@ def count_draws(
     """
     n, capacity = access.shape[0], lines * _UNIT
     step, start = max(1, capacity // _STEPS), 0
+    example, equal = np.empty(n, np.int64), np.empty(n, np.int64)  # first equal read of the round; number of equal reads, then their draw
     while start < n:
         stop, turn = start, access[start, 0] + passed
         while stop < n and access[stop, 0] == access[start, 0]:
+            example[stop], equal[stop] = stop, 1
+            for i in range(start, stop):
+                if example[i] == i and _are_equal_reads(access, i, stop):
+                    example[stop] = i
+                    equal[i] += 1
+                    break
             stop += 1
         for second in range(2):
             for i in range(start, stop):
                 write, run, count, groups = access[i, 1], access[i, 3], access[i, 4], access[i, 6]
                 if write and second:
+                    continue
+                if example[i] != i:
+                    drawn[i] += equal[example[i]] * second
                     continue
                 draw = 0
                 for group in range(groups):
@@ -113,7 +134,7 @@ def count_draws(
                                 draw += missing[x] // readers[x]
                                 continue
                             if not write and stamp[x] == turn:
-                                readers[x] += 1
+                                readers[x] += equal[i]
                                 continue
                             fill = _missing_part(touched[x], totals[_FILLED], step, stay)
                             back = fill * totals[_DIRTY] // capacity
@@ -127,9 +148,11 @@ def count_draws(
                                 draw += back
                             else:
                                 totals[_READ] += fill
-                                stamp[x], missing[x], readers[x] = turn, fill + back, 1
+                                stamp[x], missing[x], readers[x] = turn, fill + back, equal[i]
                             touched[x] = totals[_FILLED]
                 drawn[i] += draw
+                if second:
+                    equal[i] = draw
         start = stop
 
 

@@ -74,24 +74,44 @@ def test_re_reads_miss_by_later_fills(between: int) -> None:
     assert again == pytest.approx(1 - math.exp(-between / LINES), abs=2e-3)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9), st.booleans()), min_size=1, max_size=25))
-def test_a_model_in_floats(moves: list[tuple[int, int, bool]]) -> None:
-    """One core, so one transfer after the other: presence and dirtiness of every line, in the mean."""
+_MOVE = st.tuples(st.integers(0, 30), st.integers(1, 9), st.booleans())
+
+
+@given(st.lists(st.lists(_MOVE, min_size=4, max_size=4) | st.lists(_MOVE, min_size=1, max_size=1).map(lambda move: 4 * move), max_size=25))
+def test_a_model_in_floats(rounds: list[list[tuple[int, int, bool]]]) -> None:
+    """Four cores in step, often with the same transfer: presence and dirtiness of every line, in the mean, and what each core draws."""
     filled, read, back, dirty = 0.0, 0.0, 0.0, 0.0
-    touched, written = dict[int, float](), dict[int, float]()
-    for first, lines, writes in moves:
-        for line in range(first, first + lines):
-            fill = 1 - math.exp(-(filled - touched[line]) / LINES) if line in touched else 1.0
-            evicted = fill * dirty / LINES
-            filled, dirty, back = filled + fill, dirty - evicted, back + evicted
-            if writes:
-                dirty += 1 - math.exp(-(filled - written[line]) / LINES) if line in written else 1.0
-                written[line] = filled
-            else:
-                read += fill
-            touched[line] = filled
-    program = program_of(FOUR, [store(first, lines) if writes else load(first, lines) for first, lines, writes in moves])
-    assert traffic(program) == pytest.approx([read, back, dirty], abs=0.02 * len(moves))
+    touched, written, expected = dict[int, float](), dict[int, float](), list[list[float]]()
+    for moves in rounds:
+        fetched, readers = dict[int, float](), dict[int, int]()
+        expected.append([0.0] * len(moves))
+        for core, (first, lines, writes) in enumerate(moves):
+            for line in range(first, first + lines):
+                if not writes and line in readers:
+                    readers[line] += 1
+                    continue
+                fill = 1 - math.exp(-(filled - touched[line]) / LINES) if line in touched else 1.0
+                evicted = fill * dirty / LINES
+                filled, dirty, back = filled + fill, dirty - evicted, back + evicted
+                if writes:
+                    dirty += 1 - math.exp(-(filled - written[line]) / LINES) if line in written else 1.0
+                    written[line] = filled
+                    expected[-1][core] += evicted
+                else:
+                    read += fill
+                    fetched[line], readers[line] = fill + evicted, 1
+                touched[line] = filled
+        for core, (first, lines, writes) in enumerate(moves):
+            if not writes:
+                expected[-1][core] += sum(fetched[line] / readers[line] for line in range(first, first + lines))
+    streams = [
+        [store(first, lines) if writes else load(first, lines) for first, lines, writes in (moves[core] for moves in rounds)]
+        for core in range(4)
+    ]
+    program = program_of(FOUR, *streams)
+    assert traffic(program) == pytest.approx([read, back, dirty], abs=0.02 * 4 * len(rounds))
+    for core, row in enumerate(drawn(program)[:4]):
+        assert row == pytest.approx([moves[core] for moves in expected], abs=0.1)
 
 
 @given(st.integers(1, 4), st.integers(1, 5))

@@ -5,7 +5,9 @@ Cycles of a runner replace the simulator's; other results (bytes, busy cycles, p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from tuner.measure.incremental_timer import ProgramTimes, Timer, Timers
 from tuner.measure.runner_api import Bench, Kind, Reading
 from tuner.measure.target import Timed
 
+_KEPT_TIMES = 1 << 12  # programs and segments whose times are cached
 _BUSY = [Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR]
 
 
@@ -53,18 +56,25 @@ class Npu:
         self._segment_timer, self._programs = Timer(self.compiler, launched, False), Timers(self.compiler, self.clock, resuming)
         same_machine = self.clock is target_graph.machine  # then a changed program can resume from an earlier one
         self._described = self._programs if same_machine else Timers(self.compiler, target_graph.machine, resuming)
+        self._operators = tuple(spec.name for spec in target_graph.operators)
+        self._cache = OrderedDict[Hashable, NDArray[np.int64]]()  # times by the simulator; many genes have one plan
         self.bench: Bench | None = None
         self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     def alone(self, plan: SegmentPlan, start: int) -> Timed:
-        return self._timed("segment", (plan,), self.compiler.alone(plan, start))
+        key = plan.key, start, len(plan.cores)
+        return self._timed("segment", (plan,), partial(self.compiler.alone, plan, start), self._segment_timer, key)
 
     def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> Timed:
-        return self._timed("stage", [plan for plan, _ in segments], self.compiler.some(segments))
+        key = tuple([(plan.key, plan.cores, plan.same_end, start) for plan, start in segments])
+        return self._timed("stage", [plan for plan, _ in segments], partial(self.compiler.some, segments), self._segment_timer, key)
 
     def program(self, plan: Plan) -> Timed:
-        return self._timed("program", plan.segments, self.compiler.parts(plan))
+        times = self._times_as_segment(plan) if self.bench is None else None
+        if times is not None:
+            return times
+        return self._timed("program", plan.segments, partial(self.compiler.parts, plan), self._programs, _key(plan))
 
     def bring(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
         """Use a runner from now on.  canary: plan of the program that it reads regularly, at the first level that it fits."""
@@ -87,11 +97,44 @@ class Npu:
 
     def simulated(self, plan: Plan) -> NDArray[np.int64] | Infeasible:
         """Times of a program by the simulator only, on the machine as described."""
-        parts = self.compiler.parts(plan)
+        times = self._times_as_segment(plan) if self._described is self._programs else None
+        if times is not None:
+            return times
+        return self._cached(self._described, _key(plan), "program", partial(self.compiler.parts, plan))
+
+    def _times_as_segment(self, plan: Plan) -> NDArray[np.int64] | None:
+        """Times of a program of one segment: those of the segment alone, after the launch.
+
+        None for other programs, in another order of operators, and where it does not fit.
+        """
+        segment, is_alone = plan.segments[0], len(plan.segments) == 1
+        if not is_alone or segment.same_end or segment.cores != tuple(range(len(segment.cores))) or segment.operators != self._operators:
+            return None
+        key = segment.key, 0, len(segment.cores)
+        times = self._cached(self._segment_timer, key, "segment", partial(self.compiler.alone, segment, 0))
+        if isinstance(times, Infeasible):
+            return None
+        times[times[:, 0] > 0, 0] += self.clock.launch_cycles
+        return times
+
+    def _cached(
+        self, timers: Timer | Timers, key: Hashable, kind: Kind, lower: Callable[[], list[ScheduledShare] | Infeasible]
+    ) -> NDArray[np.int64] | Infeasible:
+        """Times by the simulator, a copy.  key: of all that decides them on these timers.  lower: gives the shares."""
+        entry = timers, key
+        if entry in self._cache:
+            self._cache.move_to_end(entry)
+            return self._cache[entry].copy()
+        parts = lower()
         if isinstance(parts, Infeasible):
             return parts
-        granting = self._fits("program", parts)
-        return granting if isinstance(granting, Infeasible) else self._simulated(self._described, parts, *granting)
+        granting = self._fits(kind, parts)
+        if isinstance(granting, Infeasible):
+            return granting
+        self._cache[entry] = self._simulated(timers, parts, *granting)
+        if len(self._cache) > _KEPT_TIMES:
+            self._cache.popitem(last=False)
+        return self._cache[entry].copy()
 
     def _fits(self, kind: Kind, parts: list[ScheduledShare]) -> tuple[list[str], int] | Infeasible:
         """Levels with a sufficient grant, and the need of shared memory in bytes."""
@@ -103,25 +146,26 @@ class Npu:
             )
         return fits, requirements.shared_bytes
 
-    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[ScheduledShare] | Infeasible) -> Timed:
-        """Times by the simulator, then by the runner."""
-        if isinstance(parts, Infeasible):
-            return parts
-        granting = self._fits(kind, parts)
-        if isinstance(granting, Infeasible):
-            return granting
-        fits, _ = granting
-        values = self._simulated(self._programs if kind == "program" else self._segment_timer, parts, *granting)
-        if self.bench is not None:
-            rows = [self.levels.index(level) for level in fits]
-            expected = dict(zip(fits, values[rows, 0].tolist(), strict=True))
-            program = encoded(Packed(self.target_graph, self.constants), kind, self.compiler.link(parts), plans, expected)
-            if self.canary is not None:
-                self.canary.look(self.bench.repeats * len(fits))
-            cycles = self.bench.cycles(program, fits)
-            if isinstance(cycles, Reading):
-                return cycles
-            values[rows, 0] = cycles
+    def _timed(
+        self, kind: Kind, plans: Sequence[SegmentPlan], lower: Callable[[], list[ScheduledShare] | Infeasible],
+        timers: Timer | Timers, key: Hashable,
+    ) -> Timed:  # fmt: skip
+        """Times by the simulator, then by the runner.  Other arguments: see `_cached`."""
+        values = self._cached(timers, key, kind, lower)
+        if self.bench is None or isinstance(values, Infeasible):
+            return values
+        parts = lower()
+        assert not isinstance(parts, Infeasible), "it has times"
+        rows = np.flatnonzero(values[:, 0]).tolist()
+        fits = [self.levels[row] for row in rows]
+        expected = dict(zip(fits, values[rows, 0].tolist(), strict=True))
+        program = encoded(Packed(self.target_graph, self.constants), kind, self.compiler.link(parts), plans, expected)
+        if self.canary is not None:
+            self.canary.look(self.bench.repeats * len(fits))
+        cycles = self.bench.cycles(program, fits)
+        if isinstance(cycles, Reading):
+            return cycles
+        values[rows, 0] = cycles
         return values
 
     def _simulated(self, timers: Timer | Timers, parts: list[ScheduledShare], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
@@ -131,6 +175,10 @@ class Npu:
         peaks = [*np.concatenate([part.lowered.peaks for part in parts]).reshape(len(parts), -1).max(0).tolist(), shared_bytes]
         zeros = [0] * len(RESULTS)
         return np.array([_row(timings[level], moved, peaks) if level in timings else zeros for level in self.levels], np.int64)
+
+
+def _key(plan: Plan) -> Hashable:
+    return tuple([(segment.key, segment.cores, segment.same_end) for segment in plan.segments])
 
 
 def _row(timing: ProgramTimes, moved: list[int], peaks: list[int]) -> list[int]:

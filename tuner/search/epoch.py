@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Genome
+from compiler.space.initial import spread
 from compiler.space.level_limits import single_operators_at
 from simulator.npu.errors import InfeasibleError
 from tuner.measure.budgeted import BudgetExhausted, MeasureBudget
@@ -72,7 +73,10 @@ def first_programs(limits: SearchLimits, collector: Collector, initial: Mapping[
             raise InfeasibleError(f"{machine.name}: {prefix}{genome}")
         genome_levels.setdefault(limits.all_permitted(genome), level)
     measurements = yield [Request("program", genome, proposal=BASELINE) for genome in genome_levels]
-    for level, measurement in zip(genome_levels.values(), measurements, strict=True):
+    for (genome, level), measurement in zip(genome_levels.items(), measurements, strict=True):
+        if measurement.status == "infeasible" and limits.several > 1:  # one core has too many instructions for an operator
+            wide = limits.all_permitted(spread(limits.target_graph, genome))
+            (measurement,) = yield [Request("program", wide, proposal=BASELINE)]
         cycles = measurement.cycles
         if measurement.status == "infeasible":
             raise InfeasibleError(f"{machine.name}: layer by layer: {measurement.error}")

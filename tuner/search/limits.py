@@ -37,7 +37,8 @@ class SearchLimits:
             off |= set(MOVES) - set(config.search.moves)
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
         self.several = len(widths(target_graph)) if has_cores else 1
-        self.placing = has_cores and use.placement and use.segmentations
+        # one operator has no other beside it
+        self.placing = has_cores and use.placement and use.segmentations and len(target_graph.operators) > 1
         self.wide = has_cores and not self.placing
 
     def permitted(self, gene: Gene) -> Gene:

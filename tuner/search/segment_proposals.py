@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from tuner.search.context import SearchContext
 from tuner.search.expected_improvement import corrections, expected_savings
 from tuner.search.explore import Within, propose_segments
 
+_OF_PROGRAMS = 3  # a model of one operator on several cores has one of so many segments measured
+
 
 def explore_segments(context: SearchContext) -> Asking[None]:
     """Measure new segments of this job's shard (`sharding`).
@@ -33,6 +36,8 @@ def explore_segments(context: SearchContext) -> Asking[None]:
     # a segment on all cores of a short model takes as long as a program: not many times as many as on one core
     several = min(rules.several, len(rules.target_graph.operators))
     counts = [count * several for count in (segments.candidates, segments.measured)]
+    if has_cores and len(rules.target_graph.operators) == 1:  # each of its segments is a program
+        counts[1] = ceil(counts[1] / _OF_PROGRAMS)
     every_level = range(len(rules.levels))
     level_widths = [granted.cores if has_cores else None for granted in rules.granted]
     bests = {level: segmentation for level in every_level if (segmentation := _best_now(context, level, level_widths[level])) is not None}

@@ -32,6 +32,9 @@ def test_times_are_those_of_the_program() -> None:
         assert not isinstance(alone, Infeasible)
         assert timed[:, 0].tolist() == list(expected.values())
         assert alone[:, 0].tolist() == [cycles - LAUNCH for cycles in expected.values()]
+        turned = npu.program(plan_of(target_graph, [segment.model_copy(update={"same_end": True})]))  # never taken from the segment alone
+        assert not isinstance(turned, Infeasible)
+        assert turned.tolist() == timed.tolist()
 
 
 def test_a_clock_may_have_one() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from compiler.frontend.lower import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, find_fault
@@ -17,6 +18,7 @@ from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.compiler.segment.test_grids import product
 from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
@@ -291,6 +293,8 @@ def test_switched_off_nothing_is_placed(switch: str) -> None:
         assert {gene.cores for ask in measure.measured() for gene in ask.genome} == {(0,)}
 
 
-def test_one_core_has_nothing_to_place() -> None:
-    u = make_unit(small_graph("conv_chain"), load_machine("edge"), DataType.float16)
-    assert not LocalSearch(u).rules.placing
+@pytest.mark.parametrize(("machine", "operators", "placing"), [("edge", 2, False), ("edge:cores=2", 2, True), ("edge:cores=2", 1, False)])
+def test_one_core_or_operator_has_nothing_to_place(machine: str, operators: int, placing: bool) -> None:
+    graph = small_graph("conv_chain") if operators > 1 else lower(product(32, 16, 16))
+    u = make_unit(graph, load_machine(machine), DataType.float16)
+    assert LocalSearch(u).rules.placing == placing
