@@ -1,12 +1,18 @@
 """Products on 24 cores of `ascend910b`: measured on the part, the same schedule here, and what the compiler makes of them.
 
-    python scripts/compare_gemm.py [--sizes 1536,3072] [--untuned] [--tuned PROGRAMS] [--machine M] [--derive] [--json]
+    python scripts/compare_gemm.py [--sizes 1536,1024x8192x4096] [--untuned] [--tuned PROGRAMS] [--machine M] [--derive] [--json]
 
-The reference is the table of pto-isa, `kernels/manual/a2a3/gemm_performance`: m = n = k in float16, sums in float32 to DDR, at 1.85 GHz.
-`vendor_plan` is that schedule on the simulator (`scripts/vendor_gemm.py`), with a cold L2 and with one that the same program has filled.
-`untuned` is a MatMul by `compile`, `tuned` the best of so many programs, both from a cold L2.  Their results are float16.
-
+A size is m = n = k, or m x k x n.  The reference is the table of pto-isa, `kernels/manual/a2a3/gemm_performance`: products in float16, sums
+A size is m = n = k, or m x k x n.  The reference is the table of pto-isa, `kernels/manual/a2a3/gemm_performance`: float16, sums in float32
+to DDR, at 1.85 GHz.  `vendor_plan` is that schedule on the simulator (`scripts/vendor_gemm.py`), with a cold L2 and with one that the same
+program has filled; both only for sizes of the table.  `untuned` is a MatMul by `compile`, `tuned` the best of so many programs, both from a
+cold L2.  Their results are float16.
+`roofline`: cycles at the rates that the part achieves at 6144, CUBE's and the bytes that a core requests, and all bytes at the rate of HBM,
+whichever takes longest, after the launch.
 Bytes: `requested` by the cores; `hbm`, what the HBM gives and takes until the end of the program; `dirty`, what it takes later.
+`least_requested`: the fewest over all grids of equal shares and all blocks whose sums fit L0C, with both operands streamed, or one's panel
+of a block in L1.
+`compulsory`: operands and results once.
 `--derive` prints the values of the machine file that 1536 and 6144 decide, as they follow from the table and from the other values.
 """
 
@@ -27,16 +33,20 @@ sys.path.insert(0, str(ROOT))
 import compiler  # noqa: E402
 import tuner  # noqa: E402
 from compiler.model import ModelSpec, lower_model  # noqa: E402
-from scripts.vendor_gemm import BLOCK_M, BLOCK_N, GRID, L0_K, vendor_program  # noqa: E402
+from scripts.vendor_gemm import BLOCK_M, BLOCK_N, COLUMNS, GRID, L0_K, vendor_program  # noqa: E402
 from simulator.npu.errors import BadInputError  # noqa: E402
 from simulator.npu.level import NO_CONTENTION  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
-from simulator.npu.parts import Engine  # noqa: E402
+from simulator.npu.parts import DataType, Engine  # noqa: E402
 from simulator.npu.program import Program  # noqa: E402
 from simulator.timing import prepare, simulate  # noqa: E402
 
 SHARES = {"cube": Engine.CUBE, "mte1": Engine.MTE1, "mte2": Engine.MTE2, "store": Engine.MTE3}
+
+
+_ITEM = DataType.float16.size_bytes
+_SUMS = COLUMNS * COLUMNS * DataType.float32.size_bytes  # bytes of a fractal of sums
 
 
 class Measured(NamedTuple):
@@ -80,22 +90,62 @@ def product_model(m: int, k: int, n: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def compare(size: int, machine: Machine, untuned: bool, programs: int) -> dict[str, Any]:
+def roofline(machine: Machine, m: int, k: int, n: int) -> float:
+    """Cycles at rates that the part achieves: see the top."""
+    size = max(DERIVED_FROM)
+    running = SILICON[size].cycles - machine.launch_cycles
+    requested = _ITEM * size**3 * (BLOCK_M + BLOCK_N) / (BLOCK_M * BLOCK_N)
+    products, moves = m * k * n / size**3, least_requested_bytes(machine, m, k, n) / requested
+    return machine.launch_cycles + max(running * products, running * moves, compulsory_bytes(m, k, n) / float(machine.ddr.deliverable))
+
+
+def compulsory_bytes(m: int, k: int, n: int) -> int:
+    return _ITEM * (m * k + k * n + m * n)
+
+
+def least_requested_bytes(machine: Machine, m: int, k: int, n: int) -> int:
+    """Fewest bytes that all cores request: see the top.  No grid has idle cores, where there is one without."""
+    rows, columns, buffers = -(-m // COLUMNS), -(-n // COLUMNS), machine.buffers_bytes
+    grids = [(parts, machine.cores // parts) for parts in range(1, machine.cores + 1) if machine.cores % parts == 0]
+    grids = [grid for grid in grids if grid[0] <= rows and grid[1] <= columns] or grids
+    requested = []
+    for block_m in range(1, min(rows, buffers.L0C // _SUMS) + 1):
+        block_n = min(columns, buffers.L0C // _SUMS // block_m)
+        panel_m, panel_n = (side * COLUMNS * k * _ITEM < buffers.L1 for side in (block_m, block_n))
+        for cores_m, cores_n in grids:
+            # each part of the rows is multiplied by all columns, as often as its blocks say, and so are the columns
+            of_rows, of_columns = _blocks(rows, cores_m, block_m) * n * k, _blocks(columns, cores_n, block_n) * m * k
+            requested += [of_rows + of_columns] + panel_m * [of_rows + cores_n * m * k] + panel_n * [cores_m * n * k + of_columns]
+    return _ITEM * (min(requested) + m * n)
+
+
+def _blocks(count: int, parts: int, block: int) -> int:
+    """Number of blocks in all parts of as equal a size as possible."""
+    return sum(-(-((count + part) // parts) // block) for part in range(parts))
+
+
+def compare(sizes: tuple[int, int, int], machine: Machine, untuned: bool, programs: int) -> dict[str, Any]:
     """One size.  untuned: compile it, too.  programs: number of programs of a search; 0: none."""
-    silicon = SILICON[size]
-    vendor = vendor_program(machine, size, size, size)
+    silicon = SILICON.get(sizes[0]) if len(set(sizes)) == 1 else None
     row: dict[str, Any] = {
-        "size": size,
-        "silicon": {"cycles": silicon.cycles, "busy": dict(zip(SHARES, silicon.busy, strict=True))},
-        "vendor_plan": {state: time_program(vendor, machine, state == "warm") for state in ("cold", "warm")},
+        "size": "x".join(map(str, sizes)) if silicon is None else sizes[0],
+        "silicon": None,
+        "vendor_plan": None,
+        "roofline": round(roofline(machine, *sizes)),
+        "least_requested_bytes": least_requested_bytes(machine, *sizes),
+        "compulsory_bytes": compulsory_bytes(*sizes),
         "untuned": None,
         "tuned": None,
     }
+    if silicon is not None:
+        vendor = vendor_program(machine, *sizes)
+        row["silicon"] = {"cycles": silicon.cycles, "busy": dict(zip(SHARES, silicon.busy, strict=True))}
+        row["vendor_plan"] = {state: time_program(vendor, machine, state == "warm") for state in ("cold", "warm")}
     if untuned:
-        compiled = compiler.compile(product_model(size, size, size), machine)
+        compiled = compiler.compile(product_model(*sizes), machine)
         row["untuned"] = time_program(compiled.measured["none"].programs[0], machine)
     if programs:
-        opened = lower_model(ModelSpec.named(Path("product.onnx"), machine, "float16", {}, None), product_model(size, size, size))
+        opened = lower_model(ModelSpec.named(Path("product.onnx"), machine, "float16", {}, None), product_model(*sizes))
         best = tuner.Search(opened.target_graph, candidates=programs, seed=0).run()
         chosen = compiler.compile(opened, plan=best.plan("none"))
         row["tuned"] = time_program(chosen.measured["none"].programs[0], machine)
@@ -138,7 +188,9 @@ def _timed_at(machine: Machine, programs: dict[int, Program], changes: dict[str,
 
 
 def main(
-    sizes: Annotated[str, typer.Option(help="Some of 1536, 3072, 6144, 7680, with commas between.")] = "1536,3072,6144,7680",
+    sizes: Annotated[
+        str, typer.Option(help="Some of 1536, 3072, 6144, 7680, or m x k x n as 1024x8192x4096, with commas between.")
+    ] = "1536,3072,6144,7680",
     untuned: Annotated[bool, typer.Option(help="Compile each product, too.")] = False,
     tuned: Annotated[int, typer.Option(min=0, help="Programs of a search for each product; 0: no search.")] = 0,
     derived: Annotated[bool, typer.Option("--derive", help="Print derived values of the machine file instead.")] = False,
@@ -153,23 +205,42 @@ def main(
         for key, value in derive(machine).items():
             print(json.dumps({key: round(value, 2)}) if as_json else f"{key}: {value:.2f}")
         return
-    for size in map(int, sizes.split(",")):
-        if size not in SILICON:
-            raise BadInputError(f"--sizes: {size}; accepted: {', '.join(map(str, SILICON))}")
-        row = compare(size, machine, untuned, tuned)
+    for size in sizes.split(","):
+        row = compare(_sides(size), machine, untuned, tuned)
         print(json.dumps(row) if as_json else _text(row), flush=True)
 
 
+def _sides(size: str) -> tuple[int, int, int]:
+    """m, k and n of a size of the command."""
+    sides = size.split("x")
+    if all(side.isdecimal() and int(side) for side in sides):
+        if len(sides) == 3:
+            m, k, n = map(int, sides)
+            return m, k, n
+        if len(sides) == 1 and int(size) in SILICON:
+            return int(size), int(size), int(size)
+    raise BadInputError(f"--sizes: {size}; accepted: {', '.join(map(str, SILICON))}, or m x k x n, as 1024x8192x4096")
+
+
 def _text(row: dict[str, Any]) -> str:
-    silicon, lines = row["silicon"], []
-    kinds = {"silicon": silicon, **{f"vendor, {state}": timed for state, timed in row["vendor_plan"].items()}}
-    for name, timed in {**kinds, "untuned": row["untuned"], "tuned": row["tuned"]}.items():
+    kinds = {"silicon": row["silicon"], "untuned": row["untuned"], "tuned": row["tuned"]}
+    kinds |= {f"vendor, {state}": timed for state, timed in (row["vendor_plan"] or {}).items()}
+    reference = (row["silicon"] or {"cycles": row["roofline"]})["cycles"]
+    lines = [
+        f"{row['size']} roofline {row['roofline']:,} cycles; at least {row['least_requested_bytes'] / 1e6:,.1f} MB requested,"
+        f" {row['compulsory_bytes'] / 1e6:,.1f} HBM and dirty"
+    ]
+    for name, timed in kinds.items():
         if timed is not None:
             shares = " ".join(f"{engine} {share:4.1f}" for engine, share in timed["busy"].items())
             moved = (
-                "" if timed is silicon else f"  {timed['requested_bytes'] / 1e6:8,.1f} MB requested {timed['hbm_bytes'] / 1e6:7,.1f} HBM"
+                ""
+                if name == "silicon"
+                else "  {:8,.1f} MB requested {:7,.1f} HBM {:6,.1f} dirty".format(
+                    *(timed[f"{kind}_bytes"] / 1e6 for kind in ("requested", "hbm", "dirty"))
+                )
             )
-            lines.append(f"{row['size']} {name:13} {timed['cycles']:9,} {timed['cycles'] / silicon['cycles']:5.3f}  {shares}{moved}")
+            lines.append(f"{row['size']} {name:13} {timed['cycles']:9,} {timed['cycles'] / reference:5.3f}  {shares}{moved}")
     return "\n".join(lines)
 
 

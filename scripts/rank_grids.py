@@ -21,15 +21,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from compiler.model import ModelSpec, lower_model  # noqa: E402
-from compiler.pipeline import Compiler  # noqa: E402
-from compiler.plan.plan import Infeasible  # noqa: E402
 from compiler.planner.segmentation import SegmentationSearch, estimate_predictor  # noqa: E402
 from compiler.space.decode import decode, plan_of  # noqa: E402
 from compiler.space.gene import Gene, working_cores  # noqa: E402
 from scripts.compare_gemm import product_model  # noqa: E402
-from simulator.npu.level import NO_CONTENTION  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
-from simulator.timing import simulate  # noqa: E402
+from tuner.measure.npu_target import Npu  # noqa: E402
 
 FIRST = 4  # places in which the fastest grid is wanted
 _LEAST = 16
@@ -64,13 +61,13 @@ def rank(sizes: tuple[int, int, int], cores: int) -> dict[str, Any]:
         width = len(working_cores(target_graph, gene))
         grid = (1, width) if gene.channels == width > 1 else (width // gene.channels, gene.channels)
         best[grid] = min(best.get(grid, (np.inf, gene)), (float(cycles[0]), gene))
-    rows = []
+    rows, npu = list[dict[str, Any]](), Npu(target_graph, ("none",), resuming=False)
     for grid, (estimate, gene) in sorted(best.items(), key=lambda item: item[1][0]):
         plan = decode(target_graph, gene)
         assert plan is not None
-        program = Compiler(target_graph).compile(plan_of(target_graph, [plan]))
-        if not isinstance(program, Infeasible):
-            rows.append({"grid": list(grid), "estimate": round(estimate), "cycles": simulate(program, machine, NO_CONTENTION).cycles})
+        times = npu.program(plan_of(target_graph, [plan]))
+        if isinstance(times, np.ndarray):
+            rows.append({"grid": list(grid), "estimate": round(estimate), "cycles": int(times[0, 0])})
     place = 1 + min(range(len(rows)), key=lambda i: rows[i]["cycles"])
     return {
         "sizes": list(sizes),

@@ -6,9 +6,21 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scripts.compare_gemm import DERIVED_FROM, SHARES, SILICON, derive, time_program
-from scripts.vendor_gemm import vendor_program
+from scripts.compare_gemm import (
+    DERIVED_FROM,
+    SHARES,
+    SILICON,
+    compulsory_bytes,
+    derive,
+    least_requested_bytes,
+    main,
+    roofline,
+    time_program,
+)
+from scripts.vendor_gemm import BLOCK_M, BLOCK_N, GRID, L0_K, vendor_program
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.errors import BadInputError
@@ -18,6 +30,7 @@ from simulator.sanitizer import sanitize_program
 from tests.scripting import run_script
 
 PART = load_machine("ascend910b")
+KEYS = {"size", "silicon", "vendor_plan", "roofline", "least_requested_bytes", "compulsory_bytes", "untuned", "tuned"}
 
 
 @pytest.mark.parametrize("size", [size for size in SILICON if size not in DERIVED_FROM] + list(DERIVED_FROM))
@@ -66,14 +79,45 @@ def test_other_sizes_are_refused(sizes: tuple[int, int, int], why: str) -> None:
         vendor_program(PART, *sizes)
 
 
+@settings(max_examples=20)
+@given(st.tuples(*[st.integers(1, 6)] * 3))
+def test_vendor_blocks_request_no_less(factors: tuple[int, int, int]) -> None:
+    m, k, n = (factor * side for factor, side in zip(factors, (GRID[0] * BLOCK_M, L0_K, GRID[1] * BLOCK_N), strict=True))
+    least = least_requested_bytes(PART, m, k, n)
+    assert compulsory_bytes(m, k, n) <= least <= 2 * (m * k * (n // BLOCK_N) + n * k * (m // BLOCK_M) + m * n)
+
+
+def test_the_least_on_paper() -> None:
+    """One row of blocks on 24 cores: each column of the constant comes once, x to each core."""
+    assert least_requested_bytes(PART, 16, 4096, 4096) == 2 * (24 * 16 * 4096 + 4096 * 4096 + 16 * 4096)
+
+
+def test_the_roofline_is_of_achieved_rates() -> None:
+    size = max(DERIVED_FROM)
+    assert roofline(PART, size, size, size) == pytest.approx(SILICON[size].cycles, rel=1e-3)
+    for other, silicon in SILICON.items():
+        assert roofline(PART, other, other, other) <= 1.01 * silicon.cycles
+    of_hbm = PART.launch_cycles + compulsory_bytes(16, 4096, 4096) / float(PART.ddr.deliverable)
+    assert roofline(PART, 16, 4096, 4096) == pytest.approx(of_hbm)
+
+
+@pytest.mark.parametrize("size", ["1000", "16x16", "16x0x16", "16x-1x16", "x"])
+def test_bad_sizes(size: str) -> None:
+    with pytest.raises(BadInputError, match=f"--sizes: {size}; accepted: 1536, 3072, 6144, 7680, or m x k x n"):
+        main(sizes=size)
+
+
 def test_an_object_per_size(tmp_path) -> None:
-    done = run_script("compare_gemm", "--sizes", "1536", "--json", cwd=tmp_path)
+    done = run_script("compare_gemm", "--sizes", "1536,100x64x200", "--untuned", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (row,) = map(json.loads, done.stdout.splitlines())
-    assert row.keys() == {"size", "silicon", "vendor_plan", "untuned", "tuned"}
+    row, other = map(json.loads, done.stdout.splitlines())
+    assert row.keys() == other.keys() == KEYS
     assert row["silicon"]["cycles"] == SILICON[1536].cycles
     for timed in row["vendor_plan"].values():
         assert timed["busy"].keys() == SHARES.keys()
     cold, warm = row["vendor_plan"]["cold"], row["vendor_plan"]["warm"]
     assert cold["hbm_bytes"] > 10 * warm["hbm_bytes"]
     assert cold["cycles"] > warm["cycles"]
+    assert other["size"] == "100x64x200"
+    assert other["silicon"] is other["vendor_plan"] is other["tuned"] is None
+    assert other["untuned"]["requested_bytes"] >= other["compulsory_bytes"]
