@@ -47,7 +47,7 @@ Progress = Callable[[str], None]  # reports progress as a line of text
 Predict = Callable[[Floats, Sequence[str]], Floats]
 """Predictor: raw features float64 [n, F] of segments that run alone, and level names -> cycles [n, levels]."""
 
-BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)  # numbers of blocks of the way `rows`
+BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)  # numbers of blocks of the way `rows`, beside that of the cores
 _WIDE = (1, 2, 4)  # numbers of blocks if channels are split
 _FEW = 2  # ways of a run that are predicted at a time, best guesses first
 _LOW = 0.1  # least ratio of a prediction to its scaled guess; a lower one predicts more runs, few of which are on shorter paths
@@ -218,7 +218,11 @@ def _ways(target_graph: TargetGraph, level: str) -> list[Gene]:
     narrow = Gene(0, 1, grant=grant_of(target_graph, level))
     wide = narrow._replace(cores=tuple(range(width)))
     highest = max(rows.size for rows in rows_needed(target_graph))
-    rows = [wide._replace(blocks=count, cached=-1 if count > 1 else 0) for count in BLOCKS if width <= count * target_graph.images]
+    rows = [
+        wide._replace(blocks=count, cached=-1 if count > 1 else 0)
+        for count in sorted({*BLOCKS, width})
+        if width <= count * target_graph.images
+    ]
     rows = [way for way in rows if way.blocks <= max(1, highest)]
     rows += [wide._replace(images=count) for count in counts_together(target_graph) if count > 1 and width <= target_graph.images // count]
     if width == 1:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from compiler.cost.ranking import CHUNK_BUDGETS, RANKING_SIZE, conv_tiling, least_tail_rank
 from compiler.ops.conv import ConvSpec, product_of
-from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling
+from compiler.plan.plan import ConvTiling, Infeasible, Split, VectorTiling
 from compiler.segment.batch_tiles import counts_together, tile_batch
 from compiler.segment.channel_splits import pass_counts
+from compiler.segment.core_channels import can_split
 from compiler.segment.engine_split import divisible
 from compiler.segment.pool_fusion import feed_refusal
 from compiler.segment.segment import StripBlocks, largest_strip
@@ -30,7 +31,9 @@ from compiler.space.gene import (
     outline,
     pins_of,
     recut,
+    working_cores,
 )
+from compiler.space.knobs import part_counts
 from compiler.target.target_graph import TargetGraph
 
 _FAR = 1024  # records, eight times the usual lookahead
@@ -110,8 +113,51 @@ def move_share(place: int, eighths: int, target_graph: TargetGraph, gene: Gene) 
     return changed._replace(pinned=(*gene.pinned[: PINS * len(plane_counts)], *pins_of([share.tiling for share in plan.on_vector])))
 
 
+def _on_grid(step: int, target_graph: TargetGraph, gene: Gene) -> Gene:
+    """Divide the channels among more or fewer parts of the cores, in the fewest blocks that all cores of a part share equally.
+
+    A core reads a share of the constants and a share of the rows: which grid balances them depends on the loads that neighbours hide.
+    step: in the numbers of parts that a grid may have, one and all cores among them.
+    """
+    width, dealt = len(gene.cores), target_graph.images // gene.images
+    counts = [1, *part_counts(width), width] if part_counts(width) else []
+    place = counts.index(gene.channels) + step if gene.channels in counts else -1
+    if not 0 <= place < len(counts) or working_cores(target_graph, gene) != gene.cores:
+        return gene
+    channels = counts[place]
+    heights = block_counts(target_graph, gene.start, gene.stop)
+    blocks = next((count for count in heights if count * dealt * channels % width == 0), 0)
+    if not blocks or (channels > 1 and not can_split(target_graph, gene.start, gene.stop, channels)):
+        return gene
+    split: Split = "channels" if channels > 1 else "rows"
+    parts = channels if 1 < channels < width else 0
+    return recut(gene, split=split, parts=parts, blocks=blocks, cached=-1 if blocks > 1 else 0)
+
+
+def _more_parts(target_graph: TargetGraph, gene: Gene) -> Gene:
+    return _on_grid(1, target_graph, gene)
+
+
+def _fewer_parts(target_graph: TargetGraph, gene: Gene) -> Gene:
+    return _on_grid(-1, target_graph, gene)
+
+
 def _one_slot(target_graph: TargetGraph, gene: Gene) -> Gene:
     return gene._replace(prefetch=1) if iterations(target_graph, gene) > 1 else gene
+
+
+def _half_the_blocks(target_graph: TargetGraph, gene: Gene) -> Gene:
+    """Halve the number of blocks on cores that may form grids, or take the next lower one, if all cores keep equally many.
+
+    A block computes while its constants come in; the blocks behind it have to wait for them.
+    """
+    width, dealt = len(gene.cores), gene.channels * (target_graph.images // gene.images)
+    heights = [count for count in block_counts(target_graph, gene.start, gene.stop) if count < gene.blocks] if part_counts(width) else []
+    fewer = [count for count in heights if count * dealt % width == 0]
+    if not fewer:
+        return gene
+    blocks = max([count for count in fewer if 2 * count <= gene.blocks], default=fewer[-1])
+    return recut(gene, blocks=blocks, cached=gene.cached if blocks > 1 else 0)
 
 
 def _twice_the_blocks(target_graph: TargetGraph, gene: Gene) -> Gene:
@@ -277,7 +323,7 @@ def _twelve_passes(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind,
-    _fed_pools, _fed_pools_alive, _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead,
-    _six_passes, _twelve_passes, _more_images, _fewer_images,
+    _half_the_blocks, _fewer_parts, _more_parts, _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights,
+    _large_vector_tiles, _small_vector_tiles, _little_behind, _fed_pools, _fed_pools_alive, _sliding, _one_slot, _twice_the_blocks,
+    _channels_first, _overtaking, _as_emitted, _far_ahead, _six_passes, _twelve_passes, _more_images, _fewer_images,
 )  # fmt: skip

@@ -19,12 +19,14 @@ from compiler.planner.tweaks import CHANGES, SLIDING, Change
 from compiler.segment.channel_splits import pass_counts, runs_with_passes
 from compiler.segment.pool_fusion import feed_refusal
 from compiler.space.decode import decode
-from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts
+from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts, working_cores
+from compiler.space.knobs import part_counts
 from compiler.space.operator_order import ordered
 from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate
+from tests.compiler.segment.test_grids import product
 from tests.graphs import conv, target_graph
 from tests.piece_models import piece_model
 from tuner.zoo.load import open_network
@@ -145,8 +147,31 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     batch = replace(target_graph, storages=tuple(replace(storage, n=4) for storage in target_graph.storages))
     tried = [(gene, change(target_graph, gene)) for gene in some] + [(gene, change(pools, gene)) for gene in fed]
     tried += [(gene, change(batch, gene)) for gene in (Gene(0, 1), Gene(0, 1, images=2))]
+    four, cores = replace(target_graph, machine=load_machine("edge:cores=4")), (0, 1, 2, 3)
+    for k in range(len(four.operators)):
+        divided = Gene(k, k + 1, 8, cores=cores), Gene(k, k + 1, cores=cores, split="channels")
+        tried += [(gene, change(four, gene)) for gene in divided]
     assert all(changed[:2] == gene[:2] for gene, changed in tried)
     assert any(changed != gene for gene, changed in tried)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 6])
+def test_grids_in_order(cores: int) -> None:
+    """From rows to a part of the channels for each core and back, all of them fitting genes; fewer than four cores have no grids."""
+    target_graph = lower_model(ModelSpec(Path("product.onnx"), load_machine(f"edge:cores={cores}")), product(96, 64, 256)).target_graph
+    gene, seen = Gene(0, 1, cores, cores=tuple(range(cores)), cached=-1), list[int]()
+    fewer, more = CHANGES[1:3]
+    while gene.channels not in seen:
+        seen.append(gene.channels)
+        assert decode(target_graph, gene) is not None
+        assert working_cores(target_graph, gene) == gene.cores
+        changed = more(target_graph, gene)
+        if changed != gene:
+            assert fewer(target_graph, changed).channels == gene.channels
+        gene = changed
+    halved = CHANGES[0](target_graph, gene._replace(blocks=24))
+    assert halved.blocks == (12 if cores > 3 else 24)
+    assert seen == ([1, *part_counts(cores), cores] if cores > 3 else [1])
 
 
 def test_some_channels_are_made_first() -> None:
