@@ -9,7 +9,6 @@ growth.json.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from pathlib import Path
@@ -18,10 +17,12 @@ from typing import Annotated, Any
 import typer
 
 FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+
+from speedup_plot import plot_speedups  # noqa: E402
+
 PAGE = FOLDER.parent / "scaling.md"
 KEYS = ("speedup", "cold", "s_inf", "driver_us", "jobs", "tasks", "work_s", "chain", "same_champions")
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 820, 380, 70, 60, 40
-COLOURS = ("#2f6fdb", "#e0a030", "#2f9e6f", "#8e44ad")
 BLOCK = re.compile(r"(<!-- growth -->\n).*?(<!-- end of growth -->)", re.DOTALL)
 
 
@@ -37,30 +38,9 @@ def cold(figures: dict[str, Any], workers: int) -> float:
 
 
 def plot(growth: dict[str, dict[str, Any]]) -> str:
-    """A line for each lag, over the line of perfect growth; both axes are logarithmic."""
-    most = max(count for figures in growth.values() for count in speedups(figures))
-    span_x, span_y = WIDTH - LEFT - 16, HEIGHT - TOP - BOTTOM
-
-    def place(count: float, value: float) -> str:
-        return f"{LEFT + span_x * math.log(count, most):.1f},{TOP + span_y * (1 - math.log(max(value, 1.0), most)):.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
-        'font-family="sans-serif" font-size="13"><title>speed-up of a search by number of workers</title>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        '<text x="16" y="26" font-size="16" font-weight="bold">speed-up of a search by number of workers</text>',
-        f'<polyline points="{place(1, 1)} {place(most, most)}" fill="none" stroke="#b8bec9" stroke-dasharray="4 4"/>',
-    ]
-    for count in speedups(next(iter(growth.values()))):
-        x, y = place(count, 1).split(",")
-        parts.append(f'<text x="{x}" y="{float(y) + 20:.1f}" text-anchor="middle">{count}</text>')
-        parts.append(f'<text x="{LEFT - 8}" y="{float(place(1, count).split(",")[1]) + 4:.1f}" text-anchor="end">{count}</text>')
-    for (lag, figures), colour in zip(growth.items(), COLOURS, strict=False):
-        points = [place(count, value) for count, value in speedups(figures).items()]
-        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        x, y = points[-1].split(",")
-        parts.append(f'<text x="{x}" y="{float(y) - 8:.1f}" text-anchor="end" fill="{colour}">search.lag={lag}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    """A line for each lag."""
+    lines = {f"search.lag={lag}": speedups(figures) for lag, figures in growth.items()}
+    return plot_speedups("speed-up of a search by number of workers", lines)
 
 
 def table(growth: dict[str, dict[str, Any]]) -> str:

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
+from scripts.scale_cores import judge
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import configs_folder, load_machine
@@ -263,6 +264,18 @@ def test_growth_is_of_one_measurement() -> None:
     assert made["plot"](growth) == (ROOT / "docs/img/growth.svg").read_text()
     assert made["table"](growth) in (ROOT / "docs/scaling.md").read_text()
     assert all(figures["same_champions"] for figures in growth.values())
+
+
+def test_speedups_are_of_one_measurement() -> None:
+    import runpy
+
+    made = runpy.run_path(str(ROOT / "docs/img/make_cores.py"))
+    rows = [json.loads(line) for line in (ROOT / "docs/img/cores.jsonl").read_text().splitlines()]
+    assert made["plot"](rows) == (ROOT / "docs/img/cores.svg").read_text()
+    assert made["table"](rows) in (ROOT / "docs/studies.md").read_text()
+    for row in rows:
+        one = next(first["cycles"] for first in rows if (first["network"], first["frames"]) == (row["network"], row["frames"]))
+        assert judge({key: row[key] for key in ("network", "frames", "cores", "cycles", "bound")}, one) == row
 
 
 def test_pictures_and_tables_are_of_one_run() -> None:
