@@ -112,7 +112,8 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
         axes[axis] = (Atom(C, len(views), state.shapes[view.tensor][1]), *axes[axis])
         state.finish_as(node, op, tuple(axes))
         return
-    if axis != 1 or rank < 2 or any(len(part.axes[0]) != len(view.axes[0]) or not _is_image(state, part) for part in views):
+    largest = max(views, key=lambda part: part.shape[axis])
+    if axis != 1 or rank < 2 or any(len(part.axes[0]) != len(view.axes[0]) for part in views) or not _is_image(state, largest):
         concat_pixels(state, node, axis)
         return
     tensors = tuple(_channels(state, node, i, view) for i in range(len(node.input)))

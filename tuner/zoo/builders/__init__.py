@@ -22,7 +22,11 @@ from tuner.zoo.builders.mobilenet import mobilenet_v1, mobilenet_v2
 from tuner.zoo.builders.nasnet import nasnet_mobile
 from tuner.zoo.builders.randwire import randwire
 from tuner.zoo.builders.resnet import resnet50, resnet101
+from tuner.zoo.builders.segformer import segformer
 from tuner.zoo.builders.transformer import bert_base, vit_b16
+from tuner.zoo.builders.unet import unet
+from tuner.zoo.builders.whisper import whisper
+from tuner.zoo.builders.yolo import yolo
 
 SMALL = "-small"
 Options = Mapping[str, int | float]
@@ -47,7 +51,11 @@ NETWORKS: dict[str, Network] = {
     "randwire": Network(randwire, {"size": 64, "nodes": 8, "channels": 20, "classes": 10}),
     "resnet50": Network(resnet50, {"size": 64, "width": 0.25, "classes": 10}),
     "resnet101": Network(resnet101, {"size": 64, "width": 0.25, "classes": 10}),
+    "segformer": Network(segformer, {"size": 64, "width": 16, "layers": 1, "decoder": 32, "classes": 10}),
+    "unet": Network(unet, {"size": 16, "width": 32, "repeats": 1, "groups": 8}),
     "vit_b16": Network(vit_b16, {"size": 64, "layers": 1, "width": 64, "heads": 2, "classes": 10}),
+    "whisper": Network(whisper, {"frames": 64, "mels": 16, "layers": 1, "width": 64, "heads": 2}),
+    "yolo": Network(yolo, {"size": 64, "width": 8, "repeats": 1, "classes": 10}),
 }
 
 

@@ -78,9 +78,12 @@ def _rotate(net: Net, tensor: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = (*tensor.shape[:-1], size // 2)
     axis = net.integers((3,))
     bounds = [net.integers((n,)) for n in (0, size // 2, size)]
-    lower, upper = (net.node("Slice", [tensor.name, *bounds[i : i + 2], axis], half) for i in (0, 1))
-    turned = net.concat(net.node("Neg", [upper.name], half), lower, axis=3)
-    return net.add(net.mul(tensor, cos), net.mul(turned, sin))
+    turning = net.mul(tensor, cos)
+    upper = net.node("Slice", [tensor.name, *bounds[1:], axis], half)
+    negated = net.node("Neg", [upper.name], half)
+    lower = net.node("Slice", [tensor.name, *bounds[:2], axis], half)
+    turned = net.concat(negated, lower, axis=3)
+    return net.add(turning, net.mul(turned, sin))
 
 
 def _repeated(net: Net, tensor: Tensor, times: int) -> Tensor:

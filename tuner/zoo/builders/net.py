@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 OPSET = 17
@@ -66,7 +67,11 @@ class Net:
 
     def number(self, value: float) -> str:
         """Append a constant of the architecture, which is never drawn."""
-        return self.node("Constant", [], (), value=numpy_helper.from_array(np.array(value, np.float32))).name
+        return self.array(np.array(value, np.float32))
+
+    def array(self, values: NDArray[np.float32]) -> str:
+        """Append constants of the architecture, which are never drawn."""
+        return self.node("Constant", [], (), value=numpy_helper.from_array(values)).name
 
     def model(self, *outputs: Tensor) -> ModelProto:
         """Finish and check the model."""
@@ -127,6 +132,22 @@ class Net:
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         return self.node("Concat", [part.name for part in parts], shape, axis=axis)
+
+    def split(self, tensor: Tensor, *channels: int) -> list[Tensor]:
+        """Append a division of axis 1 into parts."""
+        shapes = [(tensor.shape[0], part, *tensor.shape[2:]) for part in channels]
+        first = self.node("Split", [tensor.name, self.integers(channels)], shapes[0], axis=1)
+        parts = [first, *(Tensor(f"{first.name}_{i}", shape) for i, shape in enumerate(shapes[1:], 1))]
+        self.nodes[-1].output.extend(part.name for part in parts[1:])
+        return parts
+
+    def softmax(self, tensor: Tensor, axis: int) -> Tensor:
+        return self.node("Softmax", [tensor.name], tensor.shape, axis=axis)
+
+    def resize(self, tensor: Tensor, sizes: Pair, **attributes: Any) -> Tensor:
+        """Append an interpolation of an image to `sizes` rows and columns."""
+        shape = *tensor.shape[:2], *sizes
+        return self.node("Resize", [tensor.name, "", "", self.integers(shape)], shape, **attributes)
 
     def add(self, first: Tensor, second: Tensor) -> Tensor:
         return self.node("Add", [first.name, second.name], first.shape)

@@ -74,10 +74,10 @@ def layer_norm(net: Net, tensor: Tensor, epsilon: float) -> Tensor:
     return net.node("LayerNormalization", [tensor.name, net.weight(width), net.weight(width)], tensor.shape, axis=-1, epsilon=epsilon)
 
 
-def _linear(net: Net, tensor: Tensor, features: int) -> Tensor:
-    """Add a linear layer with bias: [.., width] to [.., features]."""
+def linear(net: Net, tensor: Tensor, features: int, *, bias: bool = True) -> Tensor:
+    """Add a linear layer: [.., width] to [.., features]."""
     y = net.node("MatMul", [tensor.name, net.weight(tensor.shape[-1], features)], (*tensor.shape[:-1], features))
-    return net.node("Add", [net.weight(features), y.name], y.shape)
+    return net.node("Add", [net.weight(features), y.name], y.shape) if bias else y
 
 
 def attention(net: Net, tensor: Tensor, heads: int, mask: Tensor | None) -> Tensor:
@@ -85,23 +85,38 @@ def attention(net: Net, tensor: Tensor, heads: int, mask: Tensor | None) -> Tens
 
     mask: added to the scores, [n, heads, tokens, tokens].
     """
-    n, tokens, width = tensor.shape
-    size = width // heads
-    query, key, value = (net.reshape(_linear(net, tensor, width), n, tokens, heads, size) for _ in range(3))
-    query, value = net.transpose(query, 0, 2, 1, 3), net.transpose(value, 0, 2, 1, 3)
-    scores = net.node("MatMul", [query.name, net.transpose(key, 0, 2, 3, 1).name], (n, heads, tokens, tokens))
-    scores = net.node("Div", [scores.name, net.number(math.sqrt(size))], scores.shape)
+    width = tensor.shape[2]
+    query, key, value = (split_heads(net, linear(net, tensor, width), heads) for _ in range(3))
+    query, value = (net.transpose(part, 0, 2, 1, 3) for part in (query, value))
+    return linear(net, attend(net, query, key, value, "Div", mask), width)
+
+
+def split_heads(net: Net, tensor: Tensor, heads: int) -> Tensor:
+    """Add heads: [n, tokens, width] to [n, tokens, heads, width / heads]."""
+    return net.reshape(tensor, *tensor.shape[:2], heads, tensor.shape[2] // heads)
+
+
+def attend(net: Net, query: Tensor, key: Tensor, value: Tensor, scaling: str, mask: Tensor | None = None) -> Tensor:
+    """Add attention of queries [n, heads, tokens, size] to keys [n, others, heads, size] and values: [n, tokens, heads * size].
+
+    scaling: Mul or Div, with which scores are scaled.
+    """
+    n, heads, tokens, size = query.shape
+    scores = net.node("MatMul", [query.name, net.transpose(key, 0, 2, 3, 1).name], (n, heads, tokens, key.shape[1]))
+    scores = net.node(scaling, [scores.name, net.number(size ** (0.5 if scaling == "Div" else -0.5))], scores.shape)
     if mask is not None:
         scores = net.add(scores, mask)
-    weights = net.node("Softmax", [scores.name], scores.shape, axis=-1)
-    mixed = net.node("MatMul", [weights.name, value.name], (n, heads, tokens, size))
-    return _linear(net, net.reshape(net.transpose(mixed, 0, 2, 1, 3), n, tokens, width), width)
+    mixed = net.node("MatMul", [net.softmax(scores, axis=-1).name, value.name], query.shape)
+    return net.reshape(net.transpose(mixed, 0, 2, 1, 3), n, tokens, heads * size)
 
 
 def mlp(net: Net, tensor: Tensor) -> Tensor:
     """Add two linear layers with GELU between them, 4 times as wide: [.., width] to the same shape."""
-    y = _linear(net, tensor, 4 * tensor.shape[-1])
-    scaled = net.node("Div", [y.name, net.number(math.sqrt(2))], y.shape)
-    erf = net.node("Erf", [scaled.name], y.shape)
-    gelu = net.mul(net.mul(y, net.node("Add", [erf.name, net.number(1.0)], y.shape)), net.number(0.5))
-    return _linear(net, gelu, tensor.shape[-1])
+    return linear(net, gelu(net, linear(net, tensor, 4 * tensor.shape[-1])), tensor.shape[-1])
+
+
+def gelu(net: Net, tensor: Tensor) -> Tensor:
+    """Add GELU (Hendrycks and Gimpel 2016) in five nodes."""
+    scaled = net.node("Div", [tensor.name, net.number(math.sqrt(2))], tensor.shape)
+    erf = net.node("Erf", [scaled.name], tensor.shape)
+    return net.mul(net.mul(tensor, net.node("Add", [erf.name, net.number(1.0)], tensor.shape)), net.number(0.5))
