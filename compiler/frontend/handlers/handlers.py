@@ -22,6 +22,7 @@ from compiler.frontend.handlers.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.handlers.views import Atom, C, N, P, View, merge_atoms, transpose_view, whole_axes
 from compiler.frontend.handlers.window import Pads, axis_pair, finish_conv, resolve_padding
 from compiler.frontend.onnx_io.attributes import Attributes, label
+from compiler.ir.lanes import CHANNEL_BLOCK
 from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
@@ -51,6 +52,11 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     if view.axes == (whole_axes(tensor_shape, N), (), whole_axes(tensor_shape, P, C)) and tensor_shape[1] == stride[0] > dilation[0] == 1:
         _conv_of_phases(state, node, weights, bias, pads)
         return
+    digit = Atom(C, weights.shape[1], 1)
+    pointwise = (kernel, stride, groups) == ((1, 1), (1, 1), 1) and not any(pads)
+    if pointwise and view.axes[1] == (digit,) and tensor_shape[1] > digit.size and digit.size % CHANNEL_BLOCK == 0:
+        _conv_of_digit(state, node, weights, bias, digit)
+        return
     x = state.image(node)
     c = state.shapes[x][1]
     if c != weights.shape[1] * groups:
@@ -71,6 +77,14 @@ def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: F
     outputs = window_size(rows * stride, taps, stride, 1, pads[0], pads[2])
     window = (top, 0, outputs - 1 + kernel.shape[2] - rows - top, 0)
     finish_conv(state, node, Conv(state.name(node), x, node.output[0], kernel, bias, pads=window))
+
+
+def _conv_of_digit(state: Translator, node: NodeProto, weights: Floats, bias: Floats, digit: Atom) -> None:
+    """Emit a 1x1 convolution of one digit of the channels: equal groups of channels where they lie."""
+    view = state.view(node)
+    groups = state.shapes[view.tensor][1] // digit.size
+    op = Conv(state.name(node), view.tensor, node.output[0], np.tile(weights, (groups, 1, 1, 1)), np.tile(bias, groups), groups=groups)
+    state.finish_as(node, op, view.resized(op.y, {digit: len(weights)}).axes)
 
 
 def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.frontend.onnx_io.load import prepare
 from compiler.frontend.lower import lower_partition
+from compiler.frontend.onnx_io.load import prepare
 from compiler.frontend.partition.macs import model_macs
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import BadInputError

@@ -278,6 +278,23 @@ def test_a_strided_convolution_of_what_was_channels(shape: list[int], taps: int,
         lower(prepare(model))
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_convolution_of_a_digit_of_channels(outputs: int) -> None:
+    """It takes the channels where they lie, in groups; what it makes is joined to an image as channels."""
+    rng = np.random.default_rng(0)
+    w, bias = rng.standard_normal((outputs, 16, 1, 1)).astype(np.float32), rng.standard_normal(outputs).astype(np.float32)
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Transpose", ["r"], ["t"], perm=[0, 2, 1, 3])]
+    nodes += [helper.make_node("Conv", ["t", "w", "k"], ["c"]), helper.make_node("Reshape", ["c", "q"], ["y"])]
+    model = small(nodes, {"x": [1, 64, 5]}, ["y"], {"s": np.array([1, 4, 16, 5]), "w": w, "k": bias, "q": np.array([1, outputs * 4, 5])})
+    held(model)
+    assert [type(op) for op in lower(prepare(model)).operators][:1] == [Conv]
+
+
+def test_pixels_joined_to_channels() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Concat", ["r", "b"], ["y"], axis=1)]
+    held(small(nodes, {"x": [1, 1, 4, 5], "b": [1, 9, 5]}, ["y"], {"s": np.array([1, 4, 5])}))
+
+
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Concat"])
 def test_the_same_pixels_in_rows_of_another_width(op: str) -> None:
     """A Concat along the last axis makes a column, an input of the same shape is a row."""
