@@ -20,6 +20,7 @@ from tuner.finalize.packagers import package_plans
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.host_lines import host_lines
 from tuner.measure.macs import program_macs
+from tuner.measure.relayouts import relayout_cost
 from tuner.summary import TensorSummary
 
 
@@ -39,6 +40,8 @@ def write_compiled(
     compiled = Compiled(tuple(map(CompiledPiece, lowered.names, containers_of(lowered, measured))))
     container_bytes = None if out is None else package(lowered, [piece.container for piece in compiled.pieces], out, style)
     share, dtype = mac_share(lowered.part), lowered.source.dtype
+    level = next(iter(measured))
+    relayouts = relayout_cost(lowered, measured[level], level)
     values = {  # JSON of `compile --json` and `export --json`
         "out": None if out is None else str(out),
         "model": lowered.name,
@@ -57,11 +60,13 @@ def write_compiled(
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in lowered.weights_beyond],
         "operators": sum(len(target_graph.operators) for target_graph in lowered.target_graphs),
         "pieces": compiled.piece_rows(list(measured)),
+        "relayouts": None if relayouts is None else {"level": level, **relayouts.row()},
         "container_bytes": container_bytes,
         "file_bytes": None if out is None else out.stat().st_size,
         "levels": _levels(lowered, measured),
     }
-    return CompiledReport(compiled, values, (str(share), *work_lines(lowered), *out_of_range_lines(lowered.weights_beyond, dtype)))
+    lines = (share, *work_lines(lowered), *([relayouts] if relayouts else []), *out_of_range_lines(lowered.weights_beyond, dtype))
+    return CompiledReport(compiled, values, tuple(map(str, lines)))
 
 
 def write_stack_file(lowered: LoweredModel, plans: Mapping[str, Plan], out: Path, names: Mapping[str, str] | None = None) -> CompiledReport:
