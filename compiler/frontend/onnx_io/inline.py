@@ -39,13 +39,15 @@ _HALVED = "F = Add(E, $1) G = Mul(S, F) Y = Mul(G, $0.5)"
 _GELU = f"S = Add(A, B) T = Mul(S, $0.70710678) E = Erf(T) {_HALVED}"
 _TANH = "S = Add(A, B) P = Mul(S, S) Q = Mul(P, S) R = Mul(Q, $0.044715) T = Add(S, R) U = Mul(T, $0.79788456) E = Tanh(U)"
 _NORM = "S = Add(A, B) Z = Add(S, E) Y = LayerNormalization<axis = -1, epsilon = {epsilon}>(Z, C, D)"
-_RMS = "S = Add(A, B) Z = Add(S, D) P = Mul(Z, Z) {mean} V = Add(M, ${epsilon}) R = Sqrt(V) N = Div(Z, R) Y = Mul(N, C)"
+_ROOT = "P = Mul(Z, Z) {mean} V = Add(M, ${epsilon}) R = Sqrt(V) N = Div(Z, R)"
+_RMS = f"S = Add(A, B) Z = Add(S, D) {_ROOT} Y = Mul(N, C)"
 BODIES: dict[str, tuple[str, tuple[str, ...], dict[str, float]]] = {
     "BiasGelu": (_GELU, ("Y",), {}),
     "FastGelu": (f"{_TANH} {_HALVED}", ("Y",), {}),
     "FusedMatMul": ("M = MatMul(A, B) Y = Mul(M, ${alpha})", ("Y",), {"alpha": 1.0}),
     "Gelu": (_GELU, ("Y",), {}),
     "QuickGelu": ("T = Mul(A, ${alpha}) E = Sigmoid(T) Y = Mul(A, E)", ("Y",), {"alpha": 1.702}),
+    "SimplifiedLayerNormalization": (f"Z = Identity(A) {_ROOT} Y = Mul(N, B)", ("Y",), {"epsilon": 1e-5}),
     "SkipLayerNormalization": (_NORM, ("Y", "", "", "Z"), {"epsilon": 1e-12}),
     "SkipSimplifiedLayerNormalization": (_RMS, ("Y", "", "", "Z"), {"epsilon": 1e-12}),
 }
@@ -150,7 +152,7 @@ def _body(node: NodeProto, values: Mapping[str, Any], version: int) -> FunctionP
     surplus = [name for name, body_name in zip(node.output, (*outputs, *[""] * len(node.output)), strict=False) if name and not body_name]
     if not text or surplus or any(value for key, value in values.items() if key not in defaults):
         return None
-    mean = "M = ReduceMean<axes = [-1]>(P)" if version < 18 else "I = Constant<value_ints = [-1]>() M = ReduceMean(P, I)"
+    mean = "M = ReduceMean<axes = [-1]>(P)" if version < 18 else "I = Constant<value = int64[1] {-1}>() M = ReduceMean(P, I)"
     text = text.format(mean=mean, **{key: float(values.get(key, number)) for key, number in defaults.items()})
     numbers = sorted(set(re.findall(_NUMBER, text)))
     constants = [f"k{i} = Constant<value = float {{{number}}}>() c{i} = CastLike(k{i}, A)" for i, number in enumerate(numbers)]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from onnx.external_data_helper import _get_all_tensors, load_external_data_for_tensor
 
 from compiler.frontend.onnx_io import onnx_sandbox
@@ -32,6 +32,7 @@ from compiler.frontend.onnx_io.memory_budget import ByteBudget, tensor_bytes
 from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
 from compiler.frontend.onnx_io.protobuf_wire import Data, tensor_pieces
 from compiler.frontend.onnx_io.random_weights import draw_weights
+from compiler.frontend.onnx_io.scales import MS
 from compiler.frontend.onnx_io.shape_inference import infer_and_fold
 from compiler.frontend.tflite.to_onnx import TFLITE, model_of_tflite
 from simulator.npu.errors import BadInputError
@@ -353,13 +354,27 @@ def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
 def _as_checked(model: ModelProto) -> None:
     """Add, in place, a graph name and a topological order of nodes, which the checker requires and onnxruntime does not.
 
-    Raises CycleError.
+    SimplifiedLayerNormalization, which onnxruntime has in ONNX's domain, goes to the domain of its other operators.  Raises CycleError.
     """
     model.graph.name = model.graph.name or "model"
+    for node in model.graph.node:
+        if node.op_type == "SimplifiedLayerNormalization" and node.domain in ("", "ai.onnx"):
+            _to_runtime(model, node)
     makers = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
     reads = [sorted({makers[name] for name in names_read([node]) if name in makers}) for node in model.graph.node]
     if any(reads[i] and reads[i][-1] >= i for i in range(len(reads))):
         refill(model.graph.node, [model.graph.node[i] for i in TopologicalSorter(dict(enumerate(reads))).static_order()])
+
+
+def _to_runtime(model: ModelProto, node: NodeProto) -> None:
+    """Bring a node over the last axis, which computes in float32, to onnxruntime's domain; other nodes stay."""
+    values = attributes(node)
+    if values.get("axis", -1) != -1 or values.get("stash_type", 1) != 1:
+        return
+    node.domain = MS
+    refill(node.attribute, [attribute for attribute in node.attribute if attribute.name == "epsilon"])
+    if all(info.domain != MS for info in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(MS, 1))
 
 
 def _drop_initialisers_from_inputs(model: ModelProto) -> None:

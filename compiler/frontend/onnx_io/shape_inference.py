@@ -28,8 +28,8 @@ from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
 _AS_THEIR_INPUT = (
-    "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "Inverse", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization",
-    "SkipSimplifiedLayerNormalization", "Trilu",
+    "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "Inverse", "QuickGelu", "RotaryEmbedding", "SimplifiedLayerNormalization",
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Trilu",
 )  # fmt: skip
 # operator without a rule in onnx -> an operator with the same output shapes, and positions of its inputs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {

@@ -16,6 +16,7 @@ from compiler.frontend.lower import SUPPORTED, lower_partition
 from compiler.frontend.onnx_io import inline
 from compiler.frontend.onnx_io.attributes import known_shapes
 from compiler.frontend.onnx_io.load import prepare
+from compiler.ir.operators import LayerNorm
 from simulator.exact_onnxruntime import REFUSALS
 from tests.fuzz.builder import Sample, values_of
 from tests.fuzz.graphs import draw_graph
@@ -141,6 +142,8 @@ CALLS: dict[str, tuple[str, dict[str, Array]]] = {
         "n,,,s = com.microsoft.SkipLayerNormalization(a, x, v, u) b = Add(n, s)",
         {k: normal(16) for k in "vu"},
     ),
+    "Simplified": ("b = SimplifiedLayerNormalization<axis = -1, epsilon = 0.001, stash_type = 1>(a, v)", {"v": normal(16)}),
+    "Simplified plain": ("b = SimplifiedLayerNormalization(a, v)", {"v": normal(16)}),
     "SkipSimplified": ("b = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(a, x, v)", {"v": normal(16)}),
     "SkipSimplified and bias": ("b = com.microsoft.SkipSimplifiedLayerNormalization(a, x, v, u)", {k: normal(16) for k in "vu"}),
 }
@@ -156,8 +159,10 @@ def test_operators_of_onnxruntime(case: str, opset: int) -> None:
     done = prepare(model)
     assert {node.domain for node in done.graph.node} == {""}
     np.testing.assert_allclose(reference_outputs(done, feeds)["y"], reference_outputs(model, feeds)["y"], rtol=1e-4, atol=1e-5)
-    _, part = lower_partition(done, OFFLOAD)
+    (graph,), part = lower_partition(done, OFFLOAD)
     assert part.whole, [node.why for node in part.host]
+    if "Simplified" in case:
+        assert any(isinstance(op, LayerNorm) for op in graph.operators)
 
 
 def test_more_than_a_body_stays_with_a_shape() -> None:
