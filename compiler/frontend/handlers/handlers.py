@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, helper
 
 from compiler.frontend.handlers.arrange import along
 from compiler.frontend.handlers.einsum import PRODUCTS
@@ -108,6 +108,14 @@ def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Concat of any axes; parts without values, as those of a Split, are left out."""
+    parts = [name for name in node.input if name not in state.constants or state.constants[name].size]
+    if len(parts) < len(node.input):
+        output = node.output[0]
+        node = helper.make_node("Concat", parts, [output], name=node.name)
+        if len(parts) == 1:
+            state.views[output] = state.repeated_view(node)
+            return
     first = next((i for i, name in enumerate(node.input) if name not in state.constants), 0)
     view = state.view(node, first)
     rank = len(view.shape)

@@ -64,12 +64,14 @@ def split(state: Translator, node: NodeProto, values: Attributes) -> None:
     else:
         step = -(-size // parts)
         sizes = [step] * (parts - 1) + [size - step * (parts - 1)]
-    if sum(sizes) != size or min(sizes) < 1:
+    if sum(sizes) != size or min(sizes) < 0:
         raise BadInputError(f"{label(node)}: parts {sizes} of {size}")
     begin = 0
     for index, length in enumerate(sizes):
-        if node.output[index]:
+        if node.output[index] and length:
             _finish(state, node, view, {axis: select_places(range(begin, begin + length))}, index)
+        elif node.output[index]:
+            state.constants[node.output[index]] = np.empty([0 if i == axis else d for i, d in enumerate(view.shape)], np.float32)
         begin += length
 
 

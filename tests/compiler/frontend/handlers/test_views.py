@@ -290,6 +290,15 @@ def test_convolution_of_a_digit_of_channels(outputs: int) -> None:
     assert [type(op) for op in lower(prepare(model)).operators][:1] == [Conv]
 
 
+@pytest.mark.parametrize("sizes", [[4, 0], [0, 3, 1], [0, 4, 0]])
+def test_parts_without_values(sizes: list[int]) -> None:
+    """They are left out where they are joined again, as in a rotary embedding of all channels."""
+    names = [f"p{i}" for i in range(len(sizes))]
+    nodes = [helper.make_node("Split", ["x", "s"], names, axis=-1), helper.make_node("Neg", [names[sizes.index(max(sizes))]], ["n"])]
+    nodes.append(helper.make_node("Concat", ["n", *(name for name, size in zip(names, sizes, strict=True) if size < 3)], ["y"], axis=-1))
+    held(small(nodes, {"x": [1, 6, 4]}, ["y"], {"s": np.array(sizes)}))
+
+
 def test_pixels_joined_to_channels() -> None:
     nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Concat", ["r", "b"], ["y"], axis=1)]
     held(small(nodes, {"x": [1, 1, 4, 5], "b": [1, 9, 5]}, ["y"], {"s": np.array([1, 4, 5])}))
