@@ -62,6 +62,7 @@ class HostNodeSummary(_Part):
 
     refused: True if it is unsupported (reason: `why`); False if it is supported, but outside the partition.  macs: null if unknown.
     mac_share: share of the model's multiply-accumulates; null if unknown, or if there are none.
+    least_us: microseconds at the rates of the machine's host; null in summaries of earlier versions.
     """
 
     node: str
@@ -70,6 +71,7 @@ class HostNodeSummary(_Part):
     why: str
     macs: int | None
     mac_share: float | None
+    least_us: float | None = None
 
 
 class TensorSummary(_Part):

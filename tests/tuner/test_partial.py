@@ -136,6 +136,9 @@ def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixt
     assert report["npu_mac_share"] == pytest.approx(2 / 3)
     assert [(node["op"], node["refused"], node["macs"]) for node in report["host"]] == [("Conv", False, CONV), ("Sin", True, 0)]
     assert sum(node["mac_share"] for node in report["host"]) + report["npu_mac_share"] == pytest.approx(1)
+    host, values = load_machine("edge").host, 16 * 8 * 8  # of Sin, which reads and writes them in float32
+    assert report["host"][1]["least_us"] == pytest.approx(1e6 * 2 * 4 * values / host.bytes_per_s)
+    assert mentions(lines[2], "(at least", f"{report['host'][1]['least_us']:.1f} us)")
 
 
 def on_host(b: Builder, kind: str) -> onnx.ModelProto:

@@ -56,7 +56,7 @@ def write_compiled(
         "macs": share.total,
         "npu_mac_share": share.share,
         "grouped": None if lowered.grouped is None else lowered.grouped._asdict(),
-        "host": [node.model_dump() for node in host_nodes(lowered.part)],
+        "host": [node.model_dump() for node in host_nodes(lowered.part, lowered.machine)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in lowered.weights_beyond],
         "operators": sum(len(target_graph.operators) for target_graph in lowered.target_graphs),
         "pieces": compiled.piece_rows(list(measured)),
@@ -81,12 +81,13 @@ def write_stack_file(lowered: LoweredModel, plans: Mapping[str, Plan], out: Path
 def write_for_host(part: Partition, source: ModelSpec, reason: str, out: Path) -> CompiledReport:
     """Write a model without any NPU part, unchanged.  reason: the reason, for the report."""
     write_packed([], part, out)
+    host = host_nodes(part, source.machine)
     values: dict[str, Any] = {
         "out": str(out), "model": source.model.stem, "machine": source.machine.name, "dtype": source.dtype.name, "why": reason,
-        "npu_mac_share": mac_share(part).share, "host": [node.model_dump() for node in host_nodes(part)], "operators": 0, "pieces": [],
+        "npu_mac_share": mac_share(part).share, "host": [node.model_dump() for node in host], "operators": 0, "pieces": [],
         "container_bytes": 0, "file_bytes": out.stat().st_size, "levels": {},
     }  # fmt: skip
-    return CompiledReport(Compiled(()), values, (f"{reason}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
+    return CompiledReport(Compiled(()), values, (f"{reason}; the file is the model itself, run by the host", *host_lines(host)))
 
 
 def _levels(lowered: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:

@@ -118,7 +118,7 @@ def summarize(
         proposers=proposers,
         npu_mac_share=mac_share(opened.part).share,
         grouped=None if opened.grouped is None else GroupedSummary(**opened.grouped._asdict()),
-        host=host_nodes(opened.part),
+        host=host_nodes(opened.part, opened.machine),
         pieces=pieces,
         runner=runner_summary(config, searches, verdicts) if verdicts else None,
         target=_target(config, searches, chosen.ends, runs[0].levels),

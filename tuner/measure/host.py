@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.frontend.partition.macs import model_macs
+from compiler.frontend.partition.offload_cost import least_host_s
 from compiler.frontend.partition.partition import Partition
 from compiler.model import LoweredModel
 from simulator.npu.errors import InfeasibleError
+from simulator.npu.machine import Machine
 from tuner.measure.host_lines import host_lines
 from tuner.summary import HostNodeSummary
 
@@ -58,8 +60,8 @@ def mac_share(part: Partition) -> MacShare:
     )
 
 
-def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
-    """Host nodes in the model's order."""
+def host_nodes(part: Partition, machine: Machine) -> tuple[HostNodeSummary, ...]:
+    """Host nodes in the model's order, with their least time on the machine's host."""
     total = mac_share(part).total
     return tuple(
         HostNodeSummary(
@@ -69,6 +71,7 @@ def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
             why=node.why,
             macs=node.macs,
             mac_share=node.macs / total if total and node.macs is not None else None,
+            least_us=1e6 * least_host_s([node.work], machine.host),
         )
         for node in part.host
     )
@@ -78,7 +81,12 @@ def work_lines(lowered: LoweredModel) -> list[str]:
     """Lines: changes of the model, a warning if the host has the larger part, cost of grouped convolutions, host nodes."""
     share = mac_share(lowered.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
-    return [*lowered.notes, *warning, *([] if lowered.grouped is None else [lowered.grouped.line()]), *host_lines(host_nodes(lowered.part))]
+    return [
+        *lowered.notes,
+        *warning,
+        *([] if lowered.grouped is None else [lowered.grouped.line()]),
+        *host_lines(host_nodes(lowered.part, lowered.machine)),
+    ]
 
 
 def check_share(lowered: LoweredModel, minimum: float | None) -> None:
@@ -86,5 +94,5 @@ def check_share(lowered: LoweredModel, minimum: float | None) -> None:
     share = mac_share(lowered.part)
     if minimum is None or (share.share is not None and share.share >= minimum):
         return
-    largest_groups: Sequence[str] = host_lines(host_nodes(lowered.part))[:1]
+    largest_groups: Sequence[str] = host_lines(host_nodes(lowered.part, lowered.machine))[:1]
     raise InfeasibleError("; ".join([f"--min-npu-share {minimum:g}: {lowered.name} on {lowered.machine.name}: {share}", *largest_groups]))

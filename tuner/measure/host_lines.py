@@ -30,6 +30,17 @@ class HostGroup:
         return None if None in shares else sum(share or 0 for share in shares)
 
     @property
+    def least_us(self) -> str:
+        """Least microseconds on the host; '' in summaries of earlier versions."""
+        times = [node.least_us for node in self.nodes if node.least_us is not None]
+        return f"{sum(times):,.1f}" if times else ""
+
+    @property
+    def time(self) -> str:
+        """End of a line."""
+        return f" (at least {self.least_us} us)" if self.least_us else ""
+
+    @property
     def kinds(self) -> str:
         return ", ".join(dict.fromkeys(node.op for node in self.nodes))
 
@@ -38,7 +49,7 @@ class HostGroup:
         computing = (node for node in self.nodes if node.op not in ("DequantizeLinear", "QuantizeLinear"))
         node = next(computing, self.nodes[0])
         first = f"{node.op} {node.node!r}: {node.why}"
-        return first if len(self.nodes) == 1 else f"{len(self.nodes)} nodes ({self.kinds}), first {first}"
+        return (first if len(self.nodes) == 1 else f"{len(self.nodes)} nodes ({self.kinds}), first {first}") + self.time
 
 
 def host_groups(host: Sequence[HostNodeSummary]) -> list[HostGroup]:
@@ -56,9 +67,8 @@ def host_lines(host: Sequence[HostNodeSummary]) -> list[str]:
     lines = [f"host, {_work(group)}: {group}" for group in groups[:MOST_LINES]]
     if len(groups) > MOST_LINES:
         last_group = HostGroup(tuple(node for group in groups[MOST_LINES:] for node in group.nodes))
-        lines.append(
-            f"host, {_work(last_group)}: {len(last_group.nodes)} more for {len(groups) - MOST_LINES} other reasons ({last_group.kinds})"
-        )
+        remainder = f"{len(last_group.nodes)} more for {len(groups) - MOST_LINES} other reasons ({last_group.kinds})"
+        lines.append(f"host, {_work(last_group)}: {remainder}{last_group.time}")
     return lines
 
 

@@ -193,12 +193,13 @@ def _pieces(summary: dict[str, Any]) -> str:
         work = f"{1 - share:.1%} of its multiply-adds" if share is not None else "with multiply-adds that cannot be counted"
         groups = host_groups([HostNodeSummary.model_validate(node) for node in host])
         limit_note = f" The {_MOST} reasons with the most work:" if len(groups) > _MOST else ""
-        text += (
-            f"<h3>With the host</h3><p>{count_text(len(host), 'node')} of the model, {work}; no figure here has their time.{limit_note}</p>"
-        ) + html_table(
-            ("nodes", "<operators", "MACs", "<the first", "<why"),
-            [(len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.nodes[0].node, g.nodes[0].why) for g in groups[:_MOST]],
-        )
+        rows = [
+            (len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.least_us, g.nodes[0].node, g.nodes[0].why)
+            for g in groups[:_MOST]
+        ]
+        nodes = f"{count_text(len(host), 'node')} of the model, {work}"
+        text += f"<h3>With the host</h3><p>{nodes}; no other figure has their time.{limit_note}</p>"
+        text += html_table(("nodes", "<operators", "MACs", "least us", "<the first", "<why"), rows)
     return text
 
 

@@ -10,14 +10,20 @@ of the machine (`host` in its YAML file).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import Host
 from simulator.npu.parts import DataType
 
 _HOST_BYTES = 4  # a value of float32
+
+
+def least_host_s(nodes: Iterable[NodeWork], host: Host) -> float:
+    """Least seconds of nodes on the host, one after the other."""
+    return sum(max(node.macs / host.macs_per_s, node.values * _HOST_BYTES / host.bytes_per_s) for node in nodes)
 
 
 class NodeWork(NamedTuple):
@@ -59,8 +65,7 @@ class Offload:
 
     def host_s(self, nodes: Sequence[NodeWork]) -> float:
         """Seconds of the nodes on the host."""
-        host = self.machine.host
-        return sum(max(node.macs / host.macs_per_s, node.values * _HOST_BYTES / host.bytes_per_s) for node in nodes)
+        return least_host_s(nodes, self.machine.host)
 
     def npu_s(self, work: SubgraphWork) -> float:
         """Seconds of the nodes as a subgraph on the NPU."""

@@ -59,7 +59,7 @@ class HostNode:
     """Node on the host.
 
     name: its name, or the name of its first output.  why: reason, without the name.  macs: multiply-accumulates; None: unknown.  refused:
-    True if the NPU does not support the node; False if only its position keeps it on the host.
+    True if the NPU does not support the node; False if only its position keeps it on the host.  work: for an estimate of its time.
     """
 
     name: str
@@ -67,6 +67,7 @@ class HostNode:
     why: str
     macs: int | None
     refused: bool
+    work: NodeWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,7 +324,7 @@ class _Parts:
         """Host nodes: working nodes that are not chosen, with the reason from `refused`, else from `reasons`."""
         why = {i: (refused.get(i) or reasons.get(i, "")).partition("; supported are ")[0] for i in self.working}  # without the list
         return tuple(
-            HostNode(node.name or node.output[0], node.op_type, why[i], self.macs[i], i in refused)
+            HostNode(node.name or node.output[0], node.op_type, why[i], self.macs[i], i in refused, self.node_work(i))
             for i, node in enumerate(self.nodes)
             if i in why and i not in chosen
         )
