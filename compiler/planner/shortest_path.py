@@ -18,9 +18,10 @@ def shortest_cover(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
     total = np.full(operators + 1, np.inf)
     total[0] = 0.0
     previous = np.zeros(operators + 1, np.int64)
+    by_start = cost[:, ::-1]
     for j in range(1, operators + 1):
         count = min(lengths, j)
-        paths = total[j - count : j] + cost[j - 1, :count][::-1]
+        paths = total[j - count : j] + by_start[j - 1, lengths - count :]
         best = int(paths.argmin())
         total[j], previous[j] = paths[best], j - count + best
     if not np.isfinite(total[-1]):

@@ -30,7 +30,7 @@ A segment in passes is a segment of a target graph whose operators are passes, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -57,15 +57,15 @@ Parts = dict[int, tuple[TargetOp, ...]]  # operator -> its part in every pass
 def pass_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """Possible numbers of passes over hidden channels, or else over results, of operators [start, stop), without 1."""
     product = _product(target_graph, start, stop)
-    return _result_counts(target_graph, start, stop) if product is None else product[1]
+    return tuple(_result_counts(target_graph, start, stop)) if product is None else product[1]
 
 
-def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Possible numbers of passes over the result channels of operators [start, stop), without 1."""
+def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> Iterator[int]:
+    """Possible numbers of passes over the result channels of operators [start, stop), without 1, ascending."""
     operators = target_graph.operators[start:stop]
     inside = [[(p, target_graph.operators[p].y) for p in target_graph.producers[spec.index] if p >= start] for spec in operators]
     if any(_sums_up(spec) and any(spec.reads[0].overlaps(y) for _, y in makers) for spec, makers in zip(operators, inside, strict=True)):
-        return ()
+        return iter(())
 
     def is_disjoint(count: int) -> bool:
         parts = [_divided(target_graph, spec.index, count) for spec in operators]
@@ -75,7 +75,7 @@ def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[in
         )
         return all(parts) and all(checks)
 
-    return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if is_disjoint(count))
+    return filter(is_disjoint, _divisors(min(spec.y.planes for spec in operators)))
 
 
 def sums_hidden(target_graph: TargetGraph, start: int, stop: int) -> bool:
@@ -126,7 +126,7 @@ def runs_with_result_passes(target_graph: TargetGraph) -> tuple[tuple[int, int],
     runs = []
     for spec in target_graph.operators:
         start = stop = spec.index
-        while stop < len(target_graph.operators) and stop - start < _MAX_DISTANCE and _result_counts(target_graph, start, stop + 1):
+        while stop < len(target_graph.operators) and stop - start < _MAX_DISTANCE and any(_result_counts(target_graph, start, stop + 1)):
             stop += 1
             if any(isinstance(operator, ConvSpec) for operator in target_graph.operators[start:stop]):
                 runs.append((start, stop))
