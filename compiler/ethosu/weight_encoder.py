@@ -74,12 +74,15 @@ def _coding_of(weights: NDArray[np.int64]) -> _Coding:
 def _codes_of(weights: NDArray[np.int64], raw: bool) -> tuple[_Coding, int]:
     """Indices of weights and their bits.  raw: whether they may be as they are."""
     codes = 2 * np.abs(weights) + (weights < 0)
-    values, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    counts = np.bincount(codes)
+    values = np.flatnonzero(counts)
     palette, offset = np.zeros(0, np.int64), int(min(_LARGEST_OFFSET, values[0]))
     indices = codes - offset
     if 1 < len(values) <= _PALETTE:
-        order = np.argsort(-counts, kind="stable")
-        palette, offset, indices = values[order], 0, np.argsort(order)[places]
+        palette, offset = values[np.argsort(-counts[values], kind="stable")], 0
+        places = np.zeros(len(counts), np.int64)
+        places[palette] = np.arange(len(palette))
+        indices = places[codes]
     coding = _Coding(indices, palette, offset, _RAW)
     costs = {divisor: _bits(indices, divisor) for divisor in _DIVISORS}
     if raw:

@@ -17,14 +17,14 @@ from simulator.ethosu.block_cycles import (
     window_times,
     write_run,
 )
-from simulator.ethosu.block_operation import Result, Source, kernel_of, result_of, source_of
+from simulator.ethosu.block_operation import Kernel, Result, Source, kernel_of, result_of, source_of
 from simulator.ethosu.byte_counts import constant_bytes, input_bytes, name_of, operand_bytes, result_bytes
 from simulator.ethosu.command_words import Operation
 from simulator.ethosu.convolution import scale_spans, weight_spans
 from simulator.ethosu.operand_values import operands_of
 
-CONSTANTS = 0
-"""The region of constants, beside which words lie."""
+CONSTANTS, COPY = 0, "DMA"
+"""The region of constants, beside which words lie; name of a copy among operations."""
 
 
 class OperationWork(NamedTuple):
@@ -52,40 +52,66 @@ def copy_work(operation: Operation, memories: Memories, fetched: int) -> Operati
         if not operation.field(f"DMA0_{side}_REGION", "internal"):
             moved.append((region, length))
             latency += _memory(operation, memories, region).read_latency if side == "SRC" else 0
-    return _work(operation, memories, [*moved, (CONSTANTS, fetched)], "DMA", latency=latency)
+    return _work(operation, memories, [*moved, (CONSTANTS, fetched)], COPY, latency=latency)
 
 
-def block_work(operation: Operation, memories: Memories, fetched: int) -> OperationWork:
-    """An operation on blocks."""
+class Transfer(NamedTuple):
+    """Bytes of a region that an operation moves, in runs of so many; of 0 those that take no whole bursts."""
+
+    region: int
+    size: int
+    run: int
+
+
+class BlockFacts(NamedTuple):
+    """An operation on blocks, in any memories.  kernel: None of an elementwise one."""
+
+    operation: Operation
+    result: Result
+    kernel: Kernel | None
+    sources: tuple[Source, ...]
+    transfers: tuple[Transfer, ...]
+
+
+def describe_blocks(operation: Operation) -> BlockFacts:
+    """Facts of an operation, which are the same in all memories."""
     result = result_of(operation)
+    block, kernel = largest_block(result), None
     if operation.name == "NPU_OP_ELEMENTWISE":
         operands = operands_of(operation, result)
-        sources = [source for source in (operands.first, operands.second) if source is not None]
-        _known(operation, memories, result, sources)
-        times = elementwise_times(operation, result, operands.first, operands.second, memories)
-        moved = [_read(result, source, operand_bytes(result, source).bytes, memories) for source in sources]
+        sources = tuple(source for source in (operands.first, operands.second) if source is not None)
+        sizes = [operand_bytes(result, source).bytes for source in sources]
     else:
         kernel = kernel_of(operation)
-        source = source_of(operation, result, kernel)
-        _known(operation, memories, result, [source])
-        moved = [_read(result, source, input_bytes(operation, result, kernel, source).bytes, memories)]
-        moved += _constants(operation, result)
-        times = window_times(operation, result, kernel, source, memories)
-    region, size = result.map.region, result_bytes(result).bytes
-    moved.append((region, burst_bytes(size, write_run(result, largest_block(result)), memories[region].burst_bytes)))
+        sources = (source_of(operation, result, kernel),)
+        sizes = [input_bytes(operation, result, kernel, sources[0]).bytes]
+    moved = [Transfer(source.map.region, size, read_run(source, block)) for source, size in zip(sources, sizes, strict=True)]
+    moved += [] if kernel is None else _constants(operation, result)
+    moved.append(Transfer(result.map.region, result_bytes(result).bytes, write_run(result, block)))
+    return BlockFacts(operation, result, kernel, sources, tuple(moved))
+
+
+def block_work(facts: BlockFacts, memories: Memories, fetched: int) -> OperationWork:
+    """An operation on blocks."""
+    operation, result, kernel, sources, transfers = facts
+    moved = [(CONSTANTS, fetched)]
+    for region, size, run in transfers:
+        memory = _memory(operation, memories, region)
+        moved.append((region, burst_bytes(size, run, memory.burst_bytes) if run else size))
+    if kernel is None:
+        times = elementwise_times(operation, result, sources[0], sources[1] if len(sources) > 1 else None, memories)
+    else:
+        if operation.name != "NPU_OP_POOL":
+            _memory(operation, memories, operation.field("SCALE_REGION"))
+        times = window_times(operation, result, kernel, sources[0], memories)
     overlaps = operation.field("BLOCKDEP") > 0
-    return _work(operation, memories, [*moved, (CONSTANTS, fetched)], name_of(operation), times.cycles, times.drain, overlaps=overlaps)
+    return _work(operation, memories, moved, name_of(operation), times.cycles, times.drain, overlaps=overlaps)
 
 
-def _constants(operation: Operation, result: Result) -> Iterator[tuple[int, int]]:
+def _constants(operation: Operation, result: Result) -> Iterator[Transfer]:
     if operation.name != "NPU_OP_POOL":
         for span in (*weight_spans(operation), *scale_spans(operation)):
-            yield span.region, constant_bytes(result, span).bytes
-
-
-def _read(result: Result, source: Source, size: int, memories: Memories) -> tuple[int, int]:
-    region = source.map.region
-    return region, burst_bytes(size, read_run(source, largest_block(result)), memories[region].burst_bytes)
+            yield Transfer(span.region, constant_bytes(result, span).bytes, 0)
 
 
 def _work(
@@ -112,12 +138,3 @@ def _memory(operation: Operation, memories: Memories, region: int) -> MemoryTime
     if region not in memories:
         raise operation.refuse(f"region {region}: expected one of {', '.join(map(str, sorted(memories)))}")
     return memories[region]
-
-
-def _known(operation: Operation, memories: Memories, result: Result, sources: list[Source]) -> None:
-    """An error for a region without a memory."""
-    regions = [result.map.region, *(source.map.region for source in sources)]
-    if operation.name in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
-        regions.append(operation.field("SCALE_REGION"))
-    for region in regions:
-        _memory(operation, memories, region)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from simulator.ethosu.block_cycles import Memories, MemoryTimes
 from simulator.ethosu.command_words import WORD_BYTES, Operation, decode_operations, to_words
-from simulator.ethosu.operation_work import OperationWork, block_work, copy_work
+from simulator.ethosu.operation_work import BlockFacts, OperationWork, block_work, copy_work, describe_blocks
 
 SRAM, DRAM = "sram", "dram"
 _UNDER_WAY, _READ_CYCLES, _HALVES = 2, 1, 2
@@ -73,14 +73,28 @@ def memory_times(sram: Fraction, dram: Fraction, latency_cycles: int = 500, queu
     return MappingProxyType({0: outside, 1: outside, 2: MemoryTimes(SRAM, sram, 32, 32, 32)})
 
 
-def stream_times(stream: bytes | NDArray[Any] | Sequence[int], memories: Memories) -> StreamTimes:
+class DecodedStream(NamedTuple):
+    """Operations in order, those on blocks with their facts, and the bytes of words that are read for each."""
+
+    operations: tuple[tuple[Operation | BlockFacts, int], ...]
+
+
+def decode_stream(stream: bytes | NDArray[Any] | Sequence[int]) -> DecodedStream:
+    """A stream that is timed in several memories.  Raises `StreamError` as the executor does for illegal words."""
+    operations, previous = list[tuple[Operation | BlockFacts, int]](), 0
+    for operation in decode_operations(to_words(stream)):
+        kind = _KINDS.get(operation.name)
+        fetched = WORD_BYTES * (operation.word - previous)
+        operations.append((describe_blocks(operation) if kind == "operation" else operation, fetched))
+        previous = operation.word if kind else previous
+    return DecodedStream(tuple(operations))
+
+
+def stream_times(stream: DecodedStream | bytes | NDArray[Any] | Sequence[int], memories: Memories) -> StreamTimes:
     """Times of a stream whose regions are in memories.  Raises `StreamError` as the executor does for illegal words."""
-    words = to_words(stream)
-    clock, previous = _Clock(memories), 0
-    for operation in decode_operations(words):
-        clock.read(operation, WORD_BYTES * (operation.word - previous))
-        if operation.name in _KINDS:
-            previous = operation.word
+    clock = _Clock(memories)
+    for operation, fetched in (stream if isinstance(stream, DecodedStream) else decode_stream(stream)).operations:
+        clock.read(operation, fetched)
     clock.finish()
     return StreamTimes(clock.time, tuple(sorted(clock.done)))
 
@@ -126,16 +140,20 @@ class _Clock:
         self.memories, self.time, self.done = memories, 0, list[OperationTimes]()
         self.units = {"copy": _Unit(), "operation": _Unit()}
 
-    def read(self, operation: Operation, fetched: int) -> None:
+    def read(self, operation: Operation | BlockFacts, fetched: int) -> None:
         """Take an operation, when there is room for it."""
-        if operation.name in _WAITS:
+        if isinstance(operation, BlockFacts):
+            self.queue("operation", block_work(operation, self.memories, fetched))
+        elif operation.name in _WAITS:
             self.wait(_WAITS[operation.name], operation.values["pending"])
         elif operation.name in _KINDS:
-            kind = _KINDS[operation.name]
-            work = (copy_work if kind == "copy" else block_work)(operation, self.memories, fetched)
-            self.wait(kind, _UNDER_WAY - 1)
-            self.units[kind].queue.append(_Running(work))
+            self.queue("copy", copy_work(operation, self.memories, fetched))
         self.pass_time(self.time + _READ_CYCLES)
+
+    def queue(self, kind: str, work: OperationWork) -> None:
+        """Put work behind that of its kind."""
+        self.wait(kind, _UNDER_WAY - 1)
+        self.units[kind].queue.append(_Running(work))
 
     def finish(self) -> None:
         """Let everything end."""
