@@ -2,6 +2,7 @@
 
 A stripe has as many rows of what leaves the cascade as a plan's block; steps before it make the rows that it needs and has not yet.
 No row is made or loaded twice: rows stay in a ring until nobody needs them (`ring_rows`).
+Rows are made in pairs, as the part computes them.
 Rows are loaded during the operation in front of the one that reads them, where the rings have room for it.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compiler.ethosu.step import BlockStep, Store, StoreView
+from compiler.ethosu.step import ROW_UNIT, BlockStep, Store, StoreView
 
 
 class LoadRows(NamedTuple):
@@ -104,15 +105,16 @@ class _Progress:
     def run_stripe(self, stripe: int) -> None:
         """Make a stripe of everything that leaves the cascade, or that nobody reads."""
         for number in self.driving:
-            self._make(number, self.steps[number].result.rows * (stripe + 1) // self.plan.stripes)
+            rows = self.steps[number].result.rows
+            self._make(number, min(rows, _rounded(rows * (stripe + 1) // self.plan.stripes)))
 
     def _make(self, number: int, goal: int) -> None:
         """Make rows of a step up to a goal, a stripe's share at a time, so that no step before it is further ahead than it has to be."""
         step = self.steps[number]
-        share = _rounded(-(-step.result.rows // self.plan.stripes), step.row_unit)
+        share = _rounded(-(-step.result.rows // self.plan.stripes))
         while self.made[number] < goal:
             first = self.made[number]
-            last = step.result.rows if step.whole else min(step.result.rows, _rounded(min(goal, first + share), step.row_unit))
+            last = step.result.rows if step.whole else min(step.result.rows, _rounded(min(goal, first + share)))
             for place, view in enumerate(step.reads):
                 low, high = step.input_rows(first, last) if place == 0 else (first, last)
                 self._provide(view, self._needed(view, low, high), number)
@@ -155,5 +157,5 @@ class _Progress:
         return 0 if view.flat or view.step > 1 else view.store_row(rows_made)
 
 
-def _rounded(rows: int, unit: int) -> int:
-    return -(-rows // unit) * unit
+def _rounded(rows: int) -> int:
+    return -(-rows // ROW_UNIT) * ROW_UNIT

@@ -1,33 +1,37 @@
 """Streams of the levels of a machine: of each, those of the plans whose cycles are the fewest at its share and latency of DRAM.
 
-Plans of all levels are candidates of each, in the SRAM that it is granted.  Constants of all are held to little more
-than those of one level: a candidate that would take more room is none.  Levels with the least SRAM come first, so what is there already
-fits the others.
+Plans of all levels are candidates of each, in the SRAM that it is granted; of those, layouts that move many more bytes than another are
+none.  Constants of all are held to little more than those of one level: a candidate that would take more room is none.  Levels with the
+least SRAM come first, so what is there already fits the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
 
 from compiler.ethosu.constant_pool import ConstantPool
+from compiler.ethosu.early_copies import copy_early
 from compiler.ethosu.machine_clock import memories_of
-from compiler.ethosu.network_parts import CompiledNetwork, LaidOutNetwork, emit_network, lay_out_parts
+from compiler.ethosu.network_layout import NetworkLayout
+from compiler.ethosu.network_parts import CompiledNetwork, LaidOutNetwork, LoweredParts, emit_network, lay_out_parts, lower_parts
 from compiler.ethosu.plan_mapping import PlanNames, map_plan
 from compiler.ethosu.segments import StreamPlan
+from compiler.ethosu.store_places import CONSTANTS
 from compiler.ethosu.weight_blobs import BlobKey, WeightBlob
 from compiler.frontend.tflite.network import TfliteNetwork
 from compiler.plan.plan import Plan
-from simulator.ethosu.stream_cycles import stream_times
+from simulator.ethosu.operation_work import COPY
+from simulator.ethosu.stream_cycles import DecodedStream, decode_stream, stream_times
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 
 GROWTH = 1.05
 """Constants of the streams of all levels, as a multiple of those of the first; words come on top."""
-_FAR_AHEAD = 3
-"""Operations before its own during which weights are copied, where they are copied early."""
+_MORE_BYTES = 1.02
+"""Bytes of a layout that is a candidate, as a multiple of those of the one that moves the fewest in the same SRAM."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +50,22 @@ class LevelStreams:
         return self.variants[self.levels[level]]
 
 
-class _Candidate(NamedTuple):
-    """A layout, and its streams by themselves."""
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A layout, and its streams by themselves with their constants."""
 
     laid_out: LaidOutNetwork
+    pools: Sequence[ConstantPool]
     compiled: CompiledNetwork
+
+    @cached_property
+    def decoded(self) -> tuple[DecodedStream, ...]:
+        return tuple(decode_stream(part.stream.words) for part in self.compiled.parts)
+
+    def cycles(self, machine: Machine, level: Level) -> int:
+        """Cycles of all streams behind each other."""
+        memories = memories_of(machine, level)
+        return sum(stream_times(stream, memories).cycles for stream in self.decoded)
 
 
 def compile_levels(network: TfliteNetwork, names: PlanNames, plans: Mapping[str, Plan], machine: Machine) -> LevelStreams:
@@ -60,29 +75,27 @@ def compile_levels(network: TfliteNetwork, names: PlanNames, plans: Mapping[str,
 
 
 def select_streams(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: Machine) -> LevelStreams:
-    """Streams of all levels.  mapped: plans, each with the network in its order; the last is tried with early copies of weights, too.
-
-    Raises as `compile_levels`.
-    """
+    """Streams of all levels.  mapped: plans, each with the network in its order.  Raises as `compile_levels`."""
     levels, candidates = machine.contention, _candidates(mapped, machine)
     chosen, pools = list[_Candidate](), list[ConstantPool]()
     variants, cycles = dict[str, int](), dict[str, int]()
     for level in sorted(levels, key=lambda name: (granted_sram(machine, levels[name]), levels[name].share, name)):
-        times = {number: compiled_cycles(item.compiled, machine, levels[level]) for number, item in enumerate(candidates)}
-        ranked = sorted(times, key=lambda number: (times[number], moved_bytes(candidates[number].compiled)))
-        for number in ranked:
-            grown = _grown_pools(chosen, pools, candidates[number])
-            if candidates[number].compiled.fast <= granted_sram(machine, levels[level]) and grown is not None:
+        sram = granted_sram(machine, levels[level])
+        times = {candidate: candidate.cycles(machine, levels[level]) for candidate in candidates if candidate.compiled.fast <= sram}
+        for candidate in sorted(times, key=lambda item: (times[item], moved_bytes(item.compiled))):
+            grown = _grown_pools(chosen, pools, candidate)
+            if grown is not None:
                 break
         else:
-            sram = granted_sram(machine, levels[level])
             raise InfeasibleError(f"level {level}: {sram:,} bytes of SRAM are granted: no stream fits; expected more, or smaller segments")
-        if candidates[number] not in chosen:
-            chosen.append(candidates[number])
+        if candidate not in chosen:
+            chosen.append(candidate)
             pools = grown
-        variants[level], cycles[level] = chosen.index(candidates[number]), times[number]
-    emitted = tuple(emit_network(candidate.laid_out, pools, chosen[0].laid_out.borders) for candidate in chosen)
-    return LevelStreams(emitted, {level: variants[level] for level in levels}, {level: cycles[level] for level in levels})
+        variants[level], cycles[level] = chosen.index(candidate), times[candidate]
+    emitted = [chosen[0].compiled]
+    if len(chosen) > 1:
+        emitted = [emit_network(candidate.laid_out, pools, chosen[0].laid_out.lowered.borders) for candidate in chosen]
+    return LevelStreams(tuple(emitted), {level: variants[level] for level in levels}, {level: cycles[level] for level in levels})
 
 
 def compiled_cycles(compiled: CompiledNetwork, machine: Machine, level: Level) -> int:
@@ -102,40 +115,61 @@ def granted_sram(machine: Machine, level: Level) -> int:
 
 
 def _candidates(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: Machine) -> list[_Candidate]:
-    """Layouts of all plans in each SRAM that a level grants, but for those without room."""
-    ahead = [(ordered, replace(plan, ahead=_FAR_AHEAD, copies=True)) for ordered, plan in mapped[-1:]]
-    unique = {(tuple(operator.outputs for operator in ordered.operators), plan): ordered for ordered, plan in (*mapped, *ahead)}
+    """Layouts of plans in each SRAM that a level grants that move few bytes, but for those without room."""
+    lowered = dict[tuple[tuple[int, ...], ...], LoweredParts]()
+    unique = dict[tuple[tuple[tuple[int, ...], ...], StreamPlan], None]()
+    for network, plan in mapped:
+        order = tuple(operator.outputs for operator in network.operators)
+        if order not in lowered:
+            lowered[order] = lower_parts(network)
+        unique[order, plan] = None
     candidates, blobs, refusal = list[_Candidate](), dict[BlobKey, WeightBlob](), None
     depths = dict[bytes, set[int]]()
     for sram in sorted({granted_sram(machine, level) for level in machine.contention.values()}):
-        for (_, stream_plan), ordered in unique.items():
+        layouts = list[LaidOutNetwork]()
+        for order, plan in unique:
             try:
-                laid_out = lay_out_parts(ordered, stream_plan, sram, blobs, depths)
+                layouts.append(lay_out_parts(lowered[order], plan, sram, blobs, depths))
             except InfeasibleError as error:
                 refusal = error
                 continue
-            candidates.append(_Candidate(laid_out, emit_network(laid_out)))
-            for part in laid_out.parts:
-                for digest, channels in part.layout.weight_depths:
+            for layout in layouts[-1].layouts:
+                for digest, channels in layout.weight_depths:
                     depths.setdefault(digest, set()).add(channels)
+        few = _MORE_BYTES * min((laid_out.dram_bytes for laid_out in layouts), default=0)
+        for laid_out in layouts:
+            if laid_out.dram_bytes <= few:
+                candidates.append(_candidate(laid_out))
+                candidates.append(_candidate(with_early_copies(laid_out, candidates[-1].decoded, machine)))
     if refusal is not None and not candidates:
         raise refusal
     return candidates
 
 
+def _candidate(layout: LaidOutNetwork) -> _Candidate:
+    pools = [ConstantPool() for _ in layout.layouts]
+    return _Candidate(layout, pools, emit_network(layout, pools))
+
+
+def with_early_copies(laid_out: LaidOutNetwork, streams: Sequence[DecodedStream], machine: Machine) -> LaidOutNetwork:
+    """The network with early copies, by the times that its streams take at the level with the least of DRAM."""
+    scarcest = min(machine.contention.values(), key=lambda level: level.share)
+    memories, layouts = memories_of(machine, scarcest), list[NetworkLayout]()
+    for layout, stream in zip(laid_out.layouts, streams, strict=True):
+        times = [times for times in stream_times(stream, memories).operations if times.name != COPY]
+        layouts.append(copy_early(layout, sorted(times, key=lambda row: row.word), laid_out.sram, memories[CONSTANTS]))
+    return replace(laid_out, layouts=tuple(layouts))
+
+
 def _grown_pools(chosen: Sequence[_Candidate], pools: Sequence[ConstantPool], candidate: _Candidate) -> list[ConstantPool] | None:
     """Constants of streams that are chosen, and of one more; None where they take too much room, or tensors would lie elsewhere."""
     if not chosen:
-        fresh = [ConstantPool() for _ in candidate.laid_out.parts]
-        emit_network(candidate.laid_out, fresh)
-        return fresh
-    first = chosen[0].laid_out
+        return list(candidate.pools)
+    first, lowered = chosen[0].laid_out.lowered, candidate.laid_out.lowered
     if candidate in chosen:
         return list(pools)
-    if len(candidate.laid_out.parts) != len(first.parts) or candidate.laid_out.borders.keys() != first.borders.keys():
+    if len(lowered.parts) != len(first.parts) or lowered.borders.keys() != first.borders.keys():
         return None
     grown = [pool.copy() for pool in pools]
     emit_network(candidate.laid_out, grown, first.borders)
-    first_pools = _grown_pools((), (), chosen[0])
-    assert first_pools is not None
-    return grown if sum(pool.size for pool in grown) <= GROWTH * sum(pool.size for pool in first_pools) else None
+    return grown if sum(pool.size for pool in grown) <= GROWTH * sum(pool.size for pool in chosen[0].pools) else None

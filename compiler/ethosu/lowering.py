@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from compiler.ethosu.scaling import activation_bounds
 from compiler.ethosu.step import BlockStep, Store, StoreView
+from compiler.ethosu.store_places import BRICK
 from compiler.ethosu.table_fusion import fuse_tables
+from compiler.ethosu.weight_blobs import digest_weights
 from compiler.frontend.tflite.network import TfliteNetwork, TfliteOperator, TfliteTensor
 from simulator.npu.errors import UnsupportedError
 
@@ -114,6 +117,44 @@ class LoweredNetwork:
     steps: tuple[BlockStep, ...]
     stores: tuple[Store, ...]
     homes: Mapping[int, Home]
+
+    @cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """Digests of the weights of steps."""
+        return tuple(map(digest_weights, self.steps))
+
+    @cached_property
+    def outside(self) -> frozenset[int]:
+        """Stores of the network's inputs and outputs."""
+        return frozenset(self.homes[number].store for number in (*self.network.inputs, *self.network.outputs))
+
+    @cached_property
+    def constant(self) -> frozenset[int]:
+        """Stores with values."""
+        return frozenset(number for number, store in enumerate(self.stores) if store.constant is not None)
+
+    @cached_property
+    def crossing_bytes(self) -> tuple[int, ...]:
+        """Bytes of tensors that operators before a number make for it or later ones, by the number."""
+        spans = dict[int, tuple[int, int]]()
+        for step in self.steps:
+            spans[step.result.store] = spans.get(step.result.store, (step.operator, 0))[0], step.operator
+            for view in step.reads:
+                if view.store in spans:
+                    spans[view.store] = spans[view.store][0], step.operator
+        crossing = [0] * (len(self.network.operators) + 1)
+        for store, (first, last) in spans.items():
+            for number in range(first + 1, last + 1):
+                crossing[number] += self.stores[store].nbytes
+        return tuple(crossing)
+
+    @cached_property
+    def bricks(self) -> frozenset[int]:
+        """Stores in bricks of 16 channels: all whose parts are of whole bricks, and that nobody sees or reads in another shape."""
+        views = [view for step in self.steps for view in (*step.reads, step.result)]
+        plain = {view.store for view in views if view.flat or view.step > 1 or view.first_channel % BRICK or view.channels % BRICK}
+        even = {number for number, store in enumerate(self.stores) if store.channels % BRICK == 0}
+        return frozenset(even - plain - self.outside - self.constant)
 
 
 def lower_network(network: TfliteNetwork, rules: Mapping[str, Rule]) -> LoweredNetwork:

@@ -1,32 +1,55 @@
 """The layout of a network in SRAM: all segments, with tensors between them that lie there whole.
 
 A plan is made for a machine that the part is not quite, so it is completed.  Segments without room for all of their weights are cut,
-tensors between segments lie in SRAM, the largest first, and neighbouring segments become one, each where fewer bytes of DRAM are moved so.
+tensors between segments lie in SRAM, the largest first, neighbouring segments become one, and segments end where tensors are smaller, each
+where fewer bytes of DRAM are moved so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from compiler.ethosu.buffer_addresses import Placed, TimedBuffer, allocate
 from compiler.ethosu.planned_bytes import segment_bytes
 from compiler.ethosu.segment_layout import SegmentLayout, lay_out_segment
 from compiler.ethosu.segments import SegmentedNetwork, StreamSegment
 from compiler.ethosu.store_places import row_bytes
+from compiler.ethosu.stream_events import Event, segment_events
 from simulator.npu.errors import InfeasibleError
 
+_CUTS = 4
+"""Ends of a segment that are tried, those with the fewest bytes between first."""
 _Known = dict[tuple[StreamSegment, tuple[Placed, ...]], SegmentLayout | None]
 """Layouts by segment and what lies beside it, which are made once; None where there is no room."""
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkLayout:
-    """Layouts of all segments.  held: places of tensors between them that lie in SRAM."""
+    """Layouts of all segments, with their events.  held: places of tensors between them that lie in SRAM."""
 
     network: SegmentedNetwork
     held: tuple[Placed, ...]
     layouts: tuple[SegmentLayout, ...]
+    events: tuple[tuple[Event, ...], ...] = ()
+
+    def with_events(self) -> NetworkLayout:
+        """The layout with the order in which segments copy weights by themselves."""
+        return replace(self, events=tuple(tuple(segment_events(layout)) for layout in self.layouts))
+
+    @cached_property
+    def by_step(self) -> Mapping[int, SegmentLayout]:
+        """Segments of steps."""
+        return {step: layout for layout in self.layouts for step in range(layout.plan.first, layout.plan.last)}
+
+    def turns(self, step: int) -> bool:
+        """Whether weights of a step have two places in turns."""
+        return self.by_step[step].weights[step].turns
+
+    def blob_bytes(self, step: int, index: int) -> int:
+        """Bytes of a blob of a step's weights."""
+        return self.by_step[step].weights[step].blobs[index].nbytes
 
     @property
     def sram_bytes(self) -> int:
@@ -38,7 +61,7 @@ class NetworkLayout:
         """Digests of weights with the channels of the block that they are coded for."""
         for layout in self.layouts:
             for step in layout.weights:
-                yield self.network.digests[step], layout.blocks[step].channels
+                yield self.network.lowered.digests[step], layout.blocks[step].channels
 
     @property
     def dram_bytes(self) -> int:
@@ -56,7 +79,7 @@ def lay_out_network(network: SegmentedNetwork, sram: int) -> NetworkLayout:
     except InfeasibleError:
         if not layouts:
             raise
-    return min(layouts, key=lambda layout: layout.dram_bytes)
+    return min(layouts, key=lambda layout: layout.dram_bytes).with_events()
 
 
 def _with_large_cut(network: SegmentedNetwork, sram: int) -> SegmentedNetwork | None:
@@ -91,6 +114,23 @@ def _improved(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
             layout, place = candidate, max(0, place - 1)
         else:
             place += 1
+    return _with_cuts_moved(layout, sram, memo)
+
+
+def _with_cuts_moved(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
+    """The layout with segments that end where less goes from one to the next."""
+    crossing, place = layout.network.lowered.crossing_bytes, 0
+    while place + 1 < len(layout.layouts):
+        first, second = layout.network.plan.segments[place : place + 2]
+        fewer = (cut for cut in range(first.first + 1, second.last) if crossing[cut] < crossing[first.last])
+        for cut in sorted(fewer, key=lambda cut: (crossing[cut], abs(cut - first.last)))[:_CUTS]:
+            candidate = _try(_with_segments(layout.network, place, (first._replace(last=cut), second._replace(first=cut))), sram, memo)
+            candidate = None if candidate is None else _with_held(candidate, sram, memo)
+            if candidate is not None and candidate.dram_bytes < layout.dram_bytes:
+                layout = candidate
+                break
+        else:
+            place += 1
     return layout
 
 
@@ -111,12 +151,19 @@ def _joined(layout: NetworkLayout, place: int) -> SegmentedNetwork | None:
     if not between - network.held:
         return None
     first, second = network.plan.segments[place : place + 2]
-    segment = StreamSegment(first.first, second.last, max(first.stripes, second.stripes))
-    segments = (*network.plan.segments[:place], segment, *network.plan.segments[place + 2 :])
-    inside = {store for store in between if network.lifetime(store) == (place, place + 1)}
-    homes = network.lowered.homes
-    held = frozenset(tensor for tensor in network.plan.held if tensor not in homes or homes[tensor].store not in inside)
-    return replace(network, plan=replace(network.plan, segments=segments, held=held))
+    return _with_segments(network, place, (StreamSegment(first.first, second.last, max(first.stripes, second.stripes)),))
+
+
+def _with_segments(network: SegmentedNetwork, place: int, segments: tuple[StreamSegment, ...]) -> SegmentedNetwork:
+    """The network with others in place of segments `place` and the next one; tensors inside of one are not held."""
+    segments = (*network.plan.segments[:place], *segments, *network.plan.segments[place + 2 :])
+    changed = replace(network, plan=replace(network.plan, segments=segments))
+    homes, held = network.lowered.homes, set[int]()
+    for tensor in network.plan.held:
+        if tensor in homes and homes[tensor].store in changed.writers:
+            first, last = changed.lifetime(homes[tensor].store)
+            held |= {tensor} if first < last else set()
+    return replace(changed, plan=replace(changed.plan, held=frozenset(held)))
 
 
 def _try(network: SegmentedNetwork, sram: int, memo: _Known) -> NetworkLayout | None:
@@ -131,7 +178,7 @@ def _candidates(network: SegmentedNetwork) -> Iterator[int]:
     stores, tensors = network.lowered.stores, dict[int, int]()
     for number, home in network.lowered.homes.items():
         first, last = network.lifetime(home.store) if home.store in network.writers else (0, 0)
-        if first < last and home.store not in network.outside | network.held:
+        if first < last and home.store not in network.lowered.outside | network.held:
             tensors.setdefault(home.store, number)
     return (tensors[store] for store in sorted(tensors, key=lambda store: (-stores[store].nbytes, store)))
 

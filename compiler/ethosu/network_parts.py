@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ethosu.buffer_addresses import ALIGN
 from compiler.ethosu.constant_pool import ConstantPool
-from compiler.ethosu.lowering import find_refusals, lower_network
+from compiler.ethosu.lowering import LoweredNetwork, find_refusals, lower_network
 from compiler.ethosu.network_layout import NetworkLayout, lay_out_network
 from compiler.ethosu.operator_rules import RULES
 from compiler.ethosu.segments import SegmentedNetwork, StreamPlan, StreamSegment
@@ -50,39 +50,46 @@ class CompiledNetwork:
 
 
 @dataclass(frozen=True, eq=False)
-class LaidOutPart:
-    """Operators [first, last) of a network with their layout."""
+class LoweredPart:
+    """Operators [first, last) of a network as steps."""
 
     first: int
     last: int
-    network: TfliteNetwork
-    layout: NetworkLayout
+    lowered: LoweredNetwork
 
 
 @dataclass(frozen=True, eq=False)
-class LaidOutNetwork:
-    """Parts of a network before they are streams.  borders: offsets of tensors between parts, up to `borders_end`."""
+class LoweredParts:
+    """Parts of a network.  borders: offsets of tensors between parts, up to `borders_end`."""
 
     network: TfliteNetwork
-    sram: int
-    parts: tuple[LaidOutPart, ...]
+    parts: tuple[LoweredPart, ...]
     on_processor: Mapping[int, str]
     borders: Mapping[int, int]
     borders_end: int
 
 
+@dataclass(frozen=True, eq=False)
+class LaidOutNetwork:
+    """Layouts of all parts, in so many bytes of SRAM."""
+
+    lowered: LoweredParts
+    sram: int
+    layouts: tuple[NetworkLayout, ...]
+
+    @property
+    def dram_bytes(self) -> int:
+        """Bytes that all parts move, but for words and tables."""
+        return sum(layout.dram_bytes for layout in self.layouts)
+
+
 def compile_network(network: TfliteNetwork, plan: StreamPlan, sram: int) -> CompiledNetwork:
     """Streams of all operators that the part runs.  Raises `UnsupportedError` where that is none, `InfeasibleError` without room."""
-    return emit_network(lay_out_parts(network, plan, sram, {}, {}))
+    return emit_network(lay_out_parts(lower_parts(network), plan, sram, {}, {}))
 
 
-def lay_out_parts(
-    network: TfliteNetwork, plan: StreamPlan, sram: int, blobs: dict[BlobKey, WeightBlob], depths: Mapping[bytes, Set[int]]
-) -> LaidOutNetwork:
-    """Layouts of all parts.  Raises as `compile_network`.
-
-    blobs: weights that are coded already, and those that this codes.  depths: as `SegmentedNetwork` has them.
-    """
+def lower_parts(network: TfliteNetwork) -> LoweredParts:
+    """Steps of all parts.  Raises `UnsupportedError` where there is none."""
     on_processor = dict(find_refusals(network, RULES))
     runs = list[tuple[int, int]]()
     for number in range(len(network.operators)):
@@ -98,22 +105,31 @@ def lay_out_parts(
             if tensor not in borders:
                 borders[tensor] = end
                 end += -(-network.tensors[tensor].nbytes // ALIGN) * ALIGN
-    parts = []
-    for (first, last), part in zip(runs, networks, strict=True):
-        segmented = SegmentedNetwork(lower_network(part, RULES), _part_plan(plan, first, last), blobs, depths)
-        parts.append(LaidOutPart(first, last, part, lay_out_network(segmented, sram)))
-    return LaidOutNetwork(network, sram, tuple(parts), on_processor, borders, end)
+    parts = (LoweredPart(*run, lower_network(part, RULES)) for run, part in zip(runs, networks, strict=True))
+    return LoweredParts(network, tuple(parts), on_processor, borders, end)
+
+
+def lay_out_parts(
+    lowered: LoweredParts, plan: StreamPlan, sram: int, blobs: dict[BlobKey, WeightBlob], depths: Mapping[bytes, Set[int]]
+) -> LaidOutNetwork:
+    """Layouts of all parts.  Raises `InfeasibleError` without room.
+
+    blobs: weights that are coded already, and those that this codes.  depths: as `SegmentedNetwork` has them.
+    """
+    segmented = (SegmentedNetwork(part.lowered, _part_plan(plan, part.first, part.last), blobs, depths) for part in lowered.parts)
+    return LaidOutNetwork(lowered, sram, tuple(lay_out_network(network, sram) for network in segmented))
 
 
 def emit_network(
     laid_out: LaidOutNetwork, pools: Sequence[ConstantPool] | None = None, borders: Mapping[int, int] | None = None
 ) -> CompiledNetwork:
     """Streams of layouts.  pools: of each part's constants, new ones where none are given.  borders: of another layout of the network."""
-    borders, parts = laid_out.borders if borders is None else borders, list[StreamPart]()
-    for part, pool in zip(laid_out.parts, pools or [ConstantPool() for _ in laid_out.parts], strict=True):
-        stream = _with_room(emit_stream(part.layout, borders, laid_out.borders_end, pool), laid_out.sram)
-        parts.append(StreamPart(part.first, part.last, part.network, stream))
-    return CompiledNetwork(laid_out.network, tuple(parts), laid_out.on_processor, borders)
+    lowered, parts = laid_out.lowered, list[StreamPart]()
+    borders = lowered.borders if borders is None else borders
+    for part, layout, pool in zip(lowered.parts, laid_out.layouts, pools or [ConstantPool() for _ in lowered.parts], strict=True):
+        stream = _with_room(emit_stream(layout, borders, lowered.borders_end, pool), laid_out.sram)
+        parts.append(StreamPart(part.first, part.last, part.lowered.network, stream))
+    return CompiledNetwork(lowered.network, tuple(parts), lowered.on_processor, borders)
 
 
 def _with_room(stream: CommandStream, sram: int) -> CommandStream:

@@ -63,13 +63,13 @@ def segment_bytes(network: SegmentedNetwork, layout: SegmentLayout) -> dict[str,
             if view.store not in fast:
                 counts["inputs"] += _read_bytes(step, block, view, place, action.first, action.last)
         weights = layout.weights.get(action.step)
-        if weights and not weights.copied:
+        if weights:
             blocks = -(-rows // block.rows) * -(-step.result.columns // block.columns)
-            counts["weights"] += blocks * sum(len(blob.weights) for blob in weights.blobs)
-            counts["scales"] += blocks * sum(len(blob.scales) for blob in weights.blobs)
+            direct = [blob for blob, copied in zip(weights.blobs, weights.copied, strict=True) if not copied]
+            counts["weights"] += blocks * sum(len(blob.weights) for blob in direct)
+            counts["scales"] += blocks * sum(len(blob.scales) for blob in direct)
     for weights in layout.weights.values():
-        if weights.copied:
-            counts["copies_read"] += sum(blob.nbytes for blob in weights.blobs)
+        counts["copies_read"] += sum(blob.nbytes for blob, copied in zip(weights.blobs, weights.copied, strict=True) if copied)
     return counts
 
 

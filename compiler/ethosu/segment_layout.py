@@ -23,24 +23,34 @@ from simulator.npu.errors import InfeasibleError
 
 _DRAM_COST, _SRAM_COST = 8, 1
 """What a byte of weights counts beside one of inputs, in the choice of a block."""
-_RUN_SHARE = 8
-"""Part of SRAM that a run of channels has, of which two are there at once."""
+_RUN_BYTES, _RUN_SHARE = 48 << 10, 8
+"""Weights in a run of channels that is copied by itself, and the most as a part of SRAM where there is little."""
 _MOST_DOUBLINGS = 12
 
 
 class StepWeights(NamedTuple):
-    """Weights of a step.  blobs: one, or runs of channels.  copied: whether they come to SRAM first.  reads: of each blob in DRAM."""
+    """Weights of a step.  blobs: one, or runs of channels.  copied: of each, whether it comes to SRAM first.  reads: of each in DRAM.
+
+    turns: whether those that are copied have two places in turns.
+    """
 
     blobs: tuple[WeightBlob, ...]
-    copied: bool
+    copied: tuple[bool, ...]
     reads: int
+    turns: bool = False
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        """Bytes of their places in SRAM: one, or two in turns."""
-        if not self.copied:
-            return ()
-        return tuple(max(blob.nbytes for blob in self.blobs[index::2]) for index in range(min(2, len(self.blobs))))
+    def slots(self) -> dict[int, int]:
+        """Bytes of places in SRAM, by their number: one for each blob that is copied, or two in turns."""
+        sizes = dict[int, int]()
+        for index, (blob, copied) in enumerate(zip(self.blobs, self.copied, strict=True)):
+            if copied:
+                sizes[self.slot(index)] = max(blob.nbytes, sizes.get(self.slot(index), 0))
+        return sizes
+
+    def slot(self, index: int) -> int:
+        """Number of the place of a blob."""
+        return index % 2 if self.turns else index
 
     @property
     def dram_bytes(self) -> int:
@@ -62,7 +72,7 @@ class SegmentLayout(NamedTuple):
 
     def weight_place(self, step: int, index: int) -> int:
         """The address of a blob in SRAM."""
-        return self.weight_places[step, index % len(self.weights[step].slots)]
+        return self.weight_places[step, self.weights[step].slot(index)]
 
 
 def lay_out_segment(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Placed, ...], shrinks: bool = True) -> SegmentLayout:
@@ -101,7 +111,7 @@ def _layouts(network: SegmentedNetwork, segment: int, sram: int, held: tuple[Pla
         for draft in drafts:
             if direct:
                 draft = draft.with_direct_inputs()
-            sized = sorted(draft.copied, key=lambda number: -sum(draft.copied[number].slots))
+            sized = sorted(draft.copied, key=lambda number: -sum(draft.copied[number].slots.values()))
             for count in range(0 if direct else 1, len(sized) + 1):
                 layout = draft.lay_out(frozenset(sized[:count]))
                 yield layout, True
@@ -153,7 +163,7 @@ class _Draft:
     def copied(self) -> dict[int, StepWeights]:
         """Weights that are copied as a whole, by step."""
         weights = {number: self._weights(number, False)[1] for number in self.steps}
-        return {number: coded for number, coded in weights.items() if coded and coded.copied}
+        return {number: coded for number, coded in weights.items() if coded and coded.slots}
 
     def _weights(self, number: int, small: bool) -> tuple[Block, StepWeights | None]:
         """The block and the weights of a step.  Read where they are if one block has all rows and columns, unless the plan copies all."""
@@ -161,20 +171,18 @@ class _Draft:
         rows, channels = max((run.last - run.first for _, run in self.runs[number]), default=1), step.result.channels
         if step.weights is None:
             return choose_block(step, rows, channels, 0, self._sides(step)), None
-        depths = frozenset(self.network.depths.get(self.network.digests[number], ()))
+        depths = frozenset(self.network.depths.get(self.network.lowered.digests[number], ()))
+        if not depths and step.weights.size > _RUN_BYTES:
+            depths = frozenset(range(8, 1 + _RUN_BYTES * channels // step.weights.size, 8))
         block = choose_block(step, rows, channels, _DRAM_COST, self._sides(step), depths)
         passes = -(-rows // block.rows) * -(-step.result.columns // block.columns)
-        once = passes * runs == 1 and (small or not self.network.plan.copies)
-        if once or (small and runs > 1):
-            return block, StepWeights((self._blob(number, block, 0, channels),), False, passes * runs)
+        if passes * runs == 1 or (small and runs > 1):
+            parts = self._blobs(number, block, _RUN_BYTES if runs == 1 else step.weights.size)
+            return block, StepWeights(parts, (False,) * len(parts), passes * runs)
         block = choose_block(step, rows, channels, _SRAM_COST, self._sides(step), depths)
-        full = self._blob(number, block, 0, channels)
-        count = -(-full.nbytes * _RUN_SHARE // self.sram) if small else 1
-        width = max(1, -(-channels // count // block.channels)) * block.channels
-        if width >= channels:
-            return block, StepWeights((full,), True, 1)
-        parts = [self._blob(number, block, first, min(channels, first + width)) for first in range(0, channels, width)]
-        return block, StepWeights(tuple(parts), True, 1)
+        size = step.weights.size if runs > 1 else min(_RUN_BYTES, self.sram // _RUN_SHARE) if small else _RUN_BYTES
+        parts = self._blobs(number, block, size)
+        return block, StepWeights(parts, (True,) * len(parts), 1, small)
 
     def _sides(self, step: BlockStep) -> tuple[MapSide, MapSide]:
         """Places of the first input and of the result of a step."""
@@ -182,8 +190,15 @@ class _Draft:
         source, result = (MapSide(store not in inside, store in bricks) for store in (step.reads[0].store, step.result.store))
         return source, result
 
+    def _blobs(self, number: int, block: Block, size: int) -> tuple[WeightBlob, ...]:
+        """All weights of a step in runs of about so many weights, of whole blocks."""
+        channels, weights = self.steps[number].result.channels, self.steps[number].weights
+        assert weights is not None
+        width = max(1, -(-channels // -(-weights.size // size) // block.channels)) * block.channels
+        return tuple(self._blob(number, block, first, min(channels, first + width)) for first in range(0, channels, width))
+
     def _blob(self, number: int, block: Block, first: int, last: int) -> WeightBlob:
-        key = (self.network.digests[number], block.channels, first, last)
+        key = (self.network.lowered.digests[number], block.channels, first, last)
         if key not in self.network.blobs:
             self.network.blobs[key] = encode_blob(self.steps[number], block, first, last)
         return self.network.blobs[key]
@@ -193,8 +208,8 @@ class _Draft:
         times = sorted(time for runs in self.runs.values() for time, _ in runs)
         for number, coded in weights.items():
             first, last = self.runs[number][0][0], self.runs[number][-1][0]
-            before = times[max(0, times.index(first) - self.network.plan.ahead)]
-            for index, size in enumerate(coded.slots):
+            before = times[max(0, times.index(first) - 1)]
+            for index, size in coded.slots.items():
                 span = (before, last) if len(self.runs[number]) == 1 else (0, len(self.actions))
                 yield TimedBuffer(("weights", number, index), size, *span)
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from compiler.ethosu.cascade import CascadePlan
 from compiler.ethosu.lowering import LoweredNetwork
-from compiler.ethosu.store_places import BRICK
-from compiler.ethosu.weight_blobs import BlobKey, WeightBlob, digest_weights
+from compiler.ethosu.weight_blobs import BlobKey, WeightBlob
 from simulator.npu.errors import BadInputError
 
 
@@ -24,15 +23,10 @@ class StreamSegment(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Segments in order.  held: tensors, by number, that lie whole in SRAM between segments.
-
-    ahead: operations before its own during which weights of a step are copied.  copies: whether weights that are read once are copied, too.
-    """
+    """Segments in order.  held: tensors, by number, that lie whole in SRAM between segments."""
 
     segments: tuple[StreamSegment, ...]
     held: frozenset[int] = frozenset()
-    ahead: int = 1
-    copies: bool = False
 
 
 def single_operators(operators: int) -> StreamPlan:
@@ -60,11 +54,6 @@ class SegmentedNetwork:
             place = segment.last
         if place != len(self.lowered.network.operators):
             raise BadInputError(f"segments up to operator {place}: expected {len(self.lowered.network.operators)}")
-
-    @cached_property
-    def digests(self) -> tuple[bytes, ...]:
-        """Digests of the weights of steps."""
-        return tuple(digest_weights(step) for step in self.lowered.steps)
 
     @cached_property
     def steps_of(self) -> tuple[tuple[int, int], ...]:
@@ -95,24 +84,15 @@ class SegmentedNetwork:
         return readers
 
     @cached_property
-    def outside(self) -> frozenset[int]:
-        """Stores of the network's inputs and outputs."""
-        network = self.lowered.network
-        return frozenset(self.lowered.homes[number].store for number in (*network.inputs, *network.outputs))
-
-    @cached_property
     def held(self) -> frozenset[int]:
         """Stores that lie whole in SRAM between segments."""
         stores = {self.lowered.homes[number].store for number in self.plan.held if number in self.lowered.homes}
-        return frozenset(stores & self.writers.keys() - self.outside)  # a fused table leaves a store that nobody writes
+        return frozenset(stores & self.writers.keys() - self.lowered.outside)  # a fused table leaves a store that nobody writes
 
-    @cached_property
+    @property
     def bricks(self) -> frozenset[int]:
-        """Stores in bricks of 16 channels: all whose parts are of whole bricks, and that nobody sees or reads in another shape."""
-        views = [view for step in self.lowered.steps for view in (*step.reads, step.result)]
-        plain = {view.store for view in views if view.flat or view.step > 1 or view.first_channel % BRICK or view.channels % BRICK}
-        even = {number for number, store in enumerate(self.lowered.stores) if store.channels % BRICK == 0 and store.constant is None}
-        return frozenset(even - plain - self.outside)
+        """Stores in bricks of 16 channels."""
+        return self.lowered.bricks
 
     def lifetime(self, store: int) -> tuple[int, int]:
         """First and last segment that a store is needed in."""
@@ -130,8 +110,7 @@ class SegmentedNetwork:
         first, last = self.steps_of[segment]
         steps = self.lowered.steps[first:last]
         read, written = {view.store for step in steps for view in step.reads}, {step.result.store for step in steps}
-        constant = {number for number, store in enumerate(self.lowered.stores) if store.constant is not None}
-        free = (read | written) - constant - self.held - direct
+        free = (read | written) - self.lowered.constant - self.held - direct
         private = {store for store in free if self.writers[store] == {segment}}
         leaving = self.leaving(segment)
         loaded, inside = free & read - written, private & read - leaving

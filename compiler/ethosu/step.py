@@ -17,6 +17,8 @@ DOUBLE, TRUNCATE, NATURAL = 0, 1, 2
 """Rounding modes of the part."""
 NEAREST, ZEROS = 1, 2
 """Ways of upscaling."""
+ROW_UNIT = 2
+"""Rows of a result that are made together: the part computes two at once, and has two of the nearest."""
 
 
 class StoreView(NamedTuple):
@@ -122,11 +124,6 @@ class BlockStep:
     def whole(self) -> bool:
         """Whether it makes all rows at once: rows of other parities would need another kernel."""
         return self.window.upscale == ZEROS or self.result.step > 1
-
-    @property
-    def row_unit(self) -> int:
-        """Rows of the result that are made together."""
-        return 2 if self.window.upscale == NEAREST else 1
 
     def input_rows(self, first: int, last: int) -> tuple[int, int]:
         """Rows of the first input that rows [first, last) of the result read, without padding, in memory."""

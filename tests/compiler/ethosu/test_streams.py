@@ -9,7 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.ethosu.network_parts import compile_network
+from compiler.ethosu.level_streams import with_early_copies
+from compiler.ethosu.machine_clock import memories_of
+from compiler.ethosu.network_parts import compile_network, emit_network, lay_out_parts, lower_parts
 from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
 from compiler.ethosu.store_places import ARENA, CONSTANTS, FAST
 from compiler.frontend.tflite.network import TfliteNetwork
@@ -17,8 +19,10 @@ from scripts.our_streams import OurStream
 from simulator.ethosu.driver_rules import DriverJob, check_alignment, check_job, driver_region_sizes
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
+from simulator.ethosu.stream_cycles import decode_stream, stream_times
 from simulator.ethosu.stream_error import StreamError
 from simulator.npu.errors import InfeasibleError
+from simulator.npu.machine_file import load_machine
 from tests.compiler.ethosu.drawn_networks import KINDS, Builder, networks, plans
 
 SRAM = 384 << 10
@@ -26,7 +30,12 @@ SRAM = 384 << 10
 
 def assert_right(builder: Builder, network: TfliteNetwork, plan: StreamPlan, sram: int = SRAM) -> OurStream:
     """Every output of a network; bytes of DRAM are compared in `run`."""
-    stream = OurStream(compile_network(network, plan, sram))
+    return assert_gives(builder, OurStream(compile_network(network, plan, sram)), sram)
+
+
+def assert_gives(builder: Builder, stream: OurStream, sram: int) -> OurStream:
+    """What `assert_right` says of a stream."""
+    network = stream.compiled.network
     for part in stream.compiled.parts:
         check_alignment(part.stream.words)
         sizes = driver_region_sizes(part.stream.words)
@@ -62,6 +71,39 @@ def test_little_memory_gives_the_same_integers(data):
     except InfeasibleError:
         assume(False)
     assert stream.compiled.fast <= sram
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_early_copies_give_the_same_integers(data):
+    """And move the same bytes but for words."""
+    builder = data.draw(networks())
+    network, sram = builder.network(), data.draw(st.sampled_from([SRAM, 1 << 15, 1 << 13]))
+    try:
+        laid_out = lay_out_parts(lower_parts(network), data.draw(plans(network)), sram, {}, {})
+    except InfeasibleError:
+        assume(False)
+    plain = OurStream(emit_network(laid_out))
+    early = with_early_copies(laid_out, [decode_stream(part.stream.words) for part in plain.compiled.parts], load_machine("ethos-u65-256"))
+    stream = assert_gives(builder, OurStream(emit_network(early)), sram)
+    assert moved(stream) == moved(plain)
+    assert stream.compiled.fast <= sram
+
+
+def test_weights_are_copied_while_blocks_are_computed():
+    """Three operations of many products, then one of many weights, whose copy is hidden."""
+    builder, machine = Builder(0), load_machine("ethos-u65-256")
+    x = builder.input(16, 16, 64)
+    for stride in (1, 1, 2, 2):
+        x = builder.conv(x, 64 * stride, (3, 3), stride, 1, True, False, True)
+    laid_out = lay_out_parts(lower_parts(builder.network()), StreamPlan((StreamSegment(0, 4),)), SRAM, {}, {})
+    plain = [decode_stream(part.stream.words) for part in emit_network(laid_out).parts]
+    memories = memories_of(machine, machine.contention["severe"])
+    early = emit_network(with_early_copies(laid_out, plain, machine)).parts[0].stream
+    before, after = stream_times(plain[0], memories), stream_times(early.words, memories)
+    last = [times.operations[-1] for times in (before, after)]
+    assert last[0].dram > 5 * last[1].dram
+    assert before.cycles - after.cycles > last[0].dram / 2
 
 
 def chain() -> Builder:
@@ -100,11 +142,11 @@ def test_room_of_sram_is_used():
 
 
 def test_a_ring_has_the_rows_that_are_needed():
-    """In front of a 3x3 convolution, in stripes of a row: three rows, of the input too."""
+    """In front of a 3x3 convolution, in stripes of a pair of rows: two for each of its four, but for one; of the input too."""
     builder = chain()
     stream = assert_right(builder, builder.network(), StreamPlan((StreamSegment(0, 3, 24),)))
     (layout,) = stream.compiled.parts[0].stream.layouts
-    assert sorted(layout.ring_rows.values()) == [3, 3, 3]
+    assert sorted(layout.ring_rows.values()) == [5, 5, 5]
 
 
 def test_a_held_tensor_stays_in_sram():
