@@ -97,7 +97,10 @@ def _best(needs: BlockNeeds, depths: frozenset[int]) -> Block | None:
                 block = _divided(needs, rows, columns, channels) if channels in depths else None
                 if block:
                     moved = _moved(needs, rows, columns, channels)
-                    cycles = max(_cycles(needs, rows, columns, channels), *_port_cycles(needs, rows, columns, channels, moved))
+                    ports = max(_port_cycles(needs, rows, columns, channels, moved))
+                    if least is not None and ports > least[0]:
+                        continue
+                    cycles = max(ports, _cycles(needs, rows, columns, channels))
                     cost = (cycles, moved, -rows * columns * channels, columns)
                     if least is None or cost < least:
                         best, least = block, cost
