@@ -128,7 +128,7 @@ class _Schedule:
                 self.boxes.remove(blob.box)
             if not due:
                 address = self._free_address(blob, number - _UNDER_WAY)
-            if address is None and blob.box and number == max(blob.box.begin, 0):
+            if address is None and blob.box and number >= blob.box.begin:
                 address = blob.box.first
             if address is None and not due:
                 self.boxes += [blob.box] if blob.box else []

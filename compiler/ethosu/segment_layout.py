@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import lcm
 from typing import NamedTuple
 
 from compiler.ethosu.block_choice import Block, MapSide, choose_block
@@ -17,13 +18,13 @@ from compiler.ethosu.cascade import Action, CascadePlan, RunRows, schedule_casca
 from compiler.ethosu.ring_rows import count_ring_rows
 from compiler.ethosu.segments import SegmentedNetwork
 from compiler.ethosu.step import BlockStep
-from compiler.ethosu.store_places import row_bytes
+from compiler.ethosu.store_places import BRICK, row_bytes
 from compiler.ethosu.weight_blobs import WeightBlob, encode_blob
 from simulator.npu.errors import InfeasibleError
 
 _DRAM_COST, _SRAM_COST = 8, 1
 """What a byte of weights counts beside one of inputs, in the choice of a block."""
-_RUN_BYTES, _RUN_SHARE = 48 << 10, 8
+RUN_BYTES, _RUN_SHARE = 48 << 10, 8
 """Weights in a run of channels that is copied by itself, and the most as a part of SRAM where there is little."""
 _MOST_DOUBLINGS = 12
 
@@ -172,15 +173,15 @@ class _Draft:
         if step.weights is None:
             return choose_block(step, rows, channels, 0, self._sides(step)), None
         depths = frozenset(self.network.depths.get(self.network.lowered.digests[number], ()))
-        if not depths and step.weights.size > _RUN_BYTES:
-            depths = frozenset(range(8, 1 + _RUN_BYTES * channels // step.weights.size, 8))
+        if not depths and step.weights.size > RUN_BYTES:
+            depths = frozenset(range(8, 1 + RUN_BYTES * channels // step.weights.size, 8))
         block = choose_block(step, rows, channels, _DRAM_COST, self._sides(step), depths)
         passes = -(-rows // block.rows) * -(-step.result.columns // block.columns)
         if passes * runs == 1 or (small and runs > 1):
-            parts = self._blobs(number, block, _RUN_BYTES if runs == 1 else step.weights.size)
+            parts = self._blobs(number, block, RUN_BYTES if runs == 1 else step.weights.size)
             return block, StepWeights(parts, (False,) * len(parts), passes * runs)
         block = choose_block(step, rows, channels, _SRAM_COST, self._sides(step), depths)
-        size = step.weights.size if runs > 1 else min(_RUN_BYTES, self.sram // _RUN_SHARE) if small else _RUN_BYTES
+        size = step.weights.size if runs > 1 else min(RUN_BYTES, self.sram // _RUN_SHARE) if small else RUN_BYTES
         parts = self._blobs(number, block, size)
         return block, StepWeights(parts, (True,) * len(parts), 1, small)
 
@@ -191,10 +192,11 @@ class _Draft:
         return source, result
 
     def _blobs(self, number: int, block: Block, size: int) -> tuple[WeightBlob, ...]:
-        """All weights of a step in runs of about so many weights, of whole blocks."""
+        """All weights of a step in runs of about so many weights, of whole blocks and bricks."""
         channels, weights = self.steps[number].result.channels, self.steps[number].weights
         assert weights is not None
-        width = max(1, -(-channels // -(-weights.size // size) // block.channels)) * block.channels
+        unit = lcm(block.channels, BRICK)
+        width = max(1, -(-channels // -(-weights.size // size) // unit)) * unit
         return tuple(self._blob(number, block, first, min(channels, first + width)) for first in range(0, channels, width))
 
     def _blob(self, number: int, block: Block, first: int, last: int) -> WeightBlob:
