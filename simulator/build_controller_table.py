@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.controller import ThresholdRule
-from simulator.npu.controller_table import ControllerTable, GrantedRow, LevelRow
+from simulator.npu.controller_table import ControllerTable, GrantedRow, LevelRow, VariantRow
 from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.machine import Machine
 from simulator.response import Response, measure_rows, share_grid
@@ -24,12 +24,8 @@ def controller_table(
     variants: first level of the variant -> programs of all subgraphs.  made_for: level -> its variant, if it has one.  needs: variant ->
     its need of memory and cores.
     """
-    # one simulation serves all rules; the ladder without grants
     grid, names = share_grid(machine), list(variants)
-    # one simulation serves all rules
-    rows = measure_rows(variants, grid, needs)
-    response = Response.of(grid, rows)
-    rule = choose_thresholds(response).rule
+    rows = measure_rows(variants, grid, needs)  # one simulation serves all rules
 
     def cost(name: str) -> tuple[int, int]:
         """Cycles at the level itself (least, sum): among levels of one share the grid has the least latency only."""
@@ -37,23 +33,29 @@ def controller_table(
         cycles = [simulate_all(programs, machine, machine.contention[name]).cycles for programs in fits or variants.values()]
         return min(cycles), sum(cycles)
 
+    costs = {level: cost(level) for level in machine.contention}
+    return table_of_rows(rows, grid, costs, {level: names.index(name) for level, name in made_for.items()}, machine)
+
+
+def table_of_rows(
+    rows: Sequence[VariantRow], grid: tuple[int, ...], costs: Mapping[str, tuple[int, int]], made_for: Mapping[str, int], machine: Machine
+) -> ControllerTable:
+    """Table of variants that are measured.  costs: of levels, by which they are in order.  made_for: variant of each level that has one."""
+    response = Response.of(grid, rows)
+    rule = choose_thresholds(response).rule  # the ladder without grants
+    levels = {level: machine.contention[level] for level in sorted(machine.contention, key=lambda level: costs[level])}
     return ControllerTable(
         levels=tuple(
-            LevelRow(
-                name=level,
-                share_units=machine.contention[level].share_units,
-                latency_cycles=machine.contention[level].latency_cycles,
-                variant=names.index(made_for[level]) if level in made_for else None,
-            )
-            for level in sorted(machine.contention, key=cost)
+            LevelRow(name=name, share_units=level.share_units, latency_cycles=level.latency_cycles, variant=made_for.get(name))
+            for name, level in levels.items()
         ),
-        variants=rows,
+        variants=tuple(rows),
         grid=grid,
         ladder=rule.ladder,
         t_min=rule.t_min,
         t_max=rule.t_max,
         slice_cycles=rule.slice_cycles,
-        granted=tuple(_granted(response, tuple(needs[name] for name in names), machine)),
+        granted=tuple(_granted(response, tuple(Grant(row.l1_bytes, row.shared_bytes, row.cores) for row in rows), machine)),
     )
 
 

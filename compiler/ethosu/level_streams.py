@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from compiler.ethosu.constant_pool import ConstantPool
 from compiler.ethosu.early_copies import copy_early
@@ -38,16 +39,25 @@ _MORE_BYTES = 1.02
 class LevelStreams:
     """Streams of a model.  variants: different ones, the first that of the level with the least of SRAM, then of DRAM.
 
-    levels: the variant of each.  cycles: of each level, with its variant.
+    levels: the variant of each.  cycles: of each level, with its variant.  decoded: streams of each variant.
     """
 
     variants: tuple[CompiledNetwork, ...]
     levels: Mapping[str, int]
     cycles: Mapping[str, int]
+    decoded: tuple[tuple[DecodedStream, ...], ...]
 
     def of(self, level: str) -> CompiledNetwork:
         """The streams of a level."""
         return self.variants[self.levels[level]]
+
+
+class StreamCounters(NamedTuple):
+    """Of an inference: cycles, those of blocks, and those in which the port of DRAM is taken."""
+
+    cycles: int
+    compute: int
+    moving: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +71,6 @@ class _Candidate:
     @cached_property
     def decoded(self) -> tuple[DecodedStream, ...]:
         return tuple(decode_stream(part.stream.words) for part in self.compiled.parts)
-
-    def cycles(self, machine: Machine, level: Level) -> int:
-        """Cycles of all streams behind each other."""
-        memories = memories_of(machine, level)
-        return sum(stream_times(stream, memories).cycles for stream in self.decoded)
 
 
 def compile_levels(network: TfliteNetwork, names: PlanNames, plans: Mapping[str, Plan], machine: Machine) -> LevelStreams:
@@ -81,7 +86,11 @@ def select_streams(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: 
     variants, cycles = dict[str, int](), dict[str, int]()
     for level in sorted(levels, key=lambda name: (granted_sram(machine, levels[name]), levels[name].share, name)):
         sram = granted_sram(machine, levels[level])
-        times = {candidate: candidate.cycles(machine, levels[level]) for candidate in candidates if candidate.compiled.fast <= sram}
+        times = {
+            candidate: stream_counters(candidate.decoded, machine, levels[level]).cycles
+            for candidate in candidates
+            if candidate.compiled.fast <= sram
+        }
         for candidate in sorted(times, key=lambda item: (times[item], moved_bytes(item.compiled))):
             grown = _grown_pools(chosen, pools, candidate)
             if grown is not None:
@@ -95,13 +104,25 @@ def select_streams(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: 
     emitted = [chosen[0].compiled]
     if len(chosen) > 1:
         emitted = [emit_network(candidate.laid_out, pools, chosen[0].laid_out.lowered.borders) for candidate in chosen]
-    return LevelStreams(tuple(emitted), {level: variants[level] for level in levels}, {level: cycles[level] for level in levels})
+    decoded = tuple(candidate.decoded for candidate in chosen)
+    return LevelStreams(tuple(emitted), {level: variants[level] for level in levels}, {level: cycles[level] for level in levels}, decoded)
 
 
 def compiled_cycles(compiled: CompiledNetwork, machine: Machine, level: Level) -> int:
     """Cycles of all streams of a model at a level, behind each other."""
-    memories = memories_of(machine, level)
-    return sum(stream_times(part.stream.words, memories).cycles for part in compiled.parts)
+    return stream_counters(tuple(decode_stream(part.stream.words) for part in compiled.parts), machine, level).cycles
+
+
+@lru_cache(maxsize=256)
+def stream_counters(streams: tuple[DecodedStream, ...], machine: Machine, level: Level) -> StreamCounters:
+    """Counters of streams behind each other at a level."""
+    counters, memories = [0, 0, 0], memories_of(machine, level)
+    for stream in streams:
+        times = stream_times(stream, memories)
+        blocks, moving = (sum(getattr(operation, name) for operation in times.operations) for name in ("blocks", "dram"))
+        for place, count in enumerate((times.cycles, blocks, moving)):
+            counters[place] += count
+    return StreamCounters(*counters)
 
 
 def moved_bytes(compiled: CompiledNetwork) -> int:

@@ -10,6 +10,7 @@ from compiler.ethosu.graph_network import network_of_graph
 from compiler.ethosu.level_streams import LevelStreams, compile_levels
 from compiler.ethosu.network_macs import stream_share
 from compiler.ethosu.plan_mapping import PlanNames, names_of_nodes
+from compiler.ethosu.variant_counters import count_variants
 from compiler.frontend.lower import lower
 from compiler.frontend.tflite.network import TfliteNetwork, read_network
 from compiler.frontend.tflite.to_onnx import TFLITE
@@ -28,7 +29,8 @@ def package_streams(opened: LoweredModel, plans: Mapping[str, Plan]) -> Packaged
     remaining = tuple(reason.partition(": expected one of ")[0] for reason in first.on_processor.values())
     moved = sum((Counter(part.stream.planned._asdict()) for part in first.parts), Counter[str]())
     lines = (*_lines(streams), *(f"left to the processor: {operator}" for operator in remaining))
-    return PackagedFiles({".tflite": write_level_tflite(streams), ".u65": write_raw(streams)}, lines, dict(moved), remaining)
+    files = {".tflite": write_level_tflite(streams), ".u65": write_raw(streams)}
+    return PackagedFiles(files, lines, dict(moved), remaining, count_variants(streams, opened.machine))
 
 
 def _network(opened: LoweredModel) -> tuple[TfliteNetwork, PlanNames]:

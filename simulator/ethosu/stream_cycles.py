@@ -22,6 +22,7 @@ Times are integers.  Where values are from, but for those of blocks:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -73,7 +74,8 @@ def memory_times(sram: Fraction, dram: Fraction, latency_cycles: int = 500, queu
     return MappingProxyType({0: outside, 1: outside, 2: MemoryTimes(SRAM, sram, 32, 32, 32)})
 
 
-class DecodedStream(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class DecodedStream:
     """Operations in order, those on blocks with their facts, and the bytes of words that are read for each."""
 
     operations: tuple[tuple[Operation | BlockFacts, int], ...]

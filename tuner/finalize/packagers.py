@@ -11,13 +11,15 @@ from typing import cast
 from compiler.model import LoweredModel
 from compiler.package.stack_files import PackagedFiles
 from compiler.plan.plan import Plan
+from simulator.build_controller_table import table_of_rows
+from simulator.bundle.c_table import table_header
 from simulator.npu.errors import BadInputError
 from tuner.measure.target import Packager
 
 PACKAGERS: Mapping[str, str] = MappingProxyType({"ethos-u65-256": "compiler.ethosu.package:package_streams"})
 """Machine -> `module:name` of its packager, imported once it is asked for."""
-STACK_SUFFIX = ".tflite"
-"""Of files that such a stack loads, and `compile` writes where `--out` has it."""
+STACK_SUFFIX, TABLE_SUFFIX = ".tflite", ".h"
+"""Of files that such a stack loads, and `compile` writes where `--out` has it; of the controller's table beside them."""
 
 
 def packager_of(machine: str) -> str | None:
@@ -31,12 +33,17 @@ def is_packaged(opened: LoweredModel) -> bool:
 
 
 def package_plans(opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles:
-    """Files of plans.  Raises `BadInputError` for a machine that has no packager, and what the packager raises."""
+    """Files of plans, with the controller's table of their variants in C.
+
+    Raises `BadInputError` for a machine that has no packager, and what the packager raises.
+    """
     packager = packager_of(opened.machine.name)
     if packager is None:
         raise BadInputError(f"--out FILE{STACK_SUFFIX}: machine {opened.machine.name} has no such files; expected {', '.join(PACKAGERS)}")
     module, _, name = packager.partition(":")
-    return cast(Packager, getattr(importlib.import_module(module), name))(opened, plans)
+    packaged = cast(Packager, getattr(importlib.import_module(module), name))(opened, plans)
+    header = table_header(table_of_rows(*packaged.variants, opened.machine), opened.digest, opened.machine.digest)
+    return packaged._replace(files={**packaged.files, TABLE_SUFFIX: header})
 
 
 def is_stack_file(path: Path | None) -> bool:

@@ -116,7 +116,7 @@ def test_a_payload_has_its_stream_at_16_bytes():
 
 def raw_of(name: str) -> bytes:
     """Raw words of a model whose operators are by themselves, of one level."""
-    return write_raw(LevelStreams((compiled(name),), {"none": 0}, {"none": 7}))
+    return write_raw(LevelStreams((compiled(name),), {"none": 0}, {"none": 7}, ()))
 
 
 def raw_stream(raw: bytes, source: Model, level: str = "none") -> tuple[RawStream, dict[int, Region]]:

@@ -29,7 +29,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = read_network(model("keyword_spotting").data)
     path = tmp_path_factory.mktemp("streams") / "keyword.u65"
     compiled = compile_network(network, single_operators(len(network.operators)), 384 << 10)
-    path.write_bytes(write_raw(LevelStreams((compiled,), {"none": 0}, {"none": 0})))
+    path.write_bytes(write_raw(LevelStreams((compiled,), {"none": 0}, {"none": 0}, ())))
     return path
 
 

@@ -50,15 +50,16 @@ def test_compile_writes_a_tflite_file_and_raw_words(path, capsys):
     assert text.splitlines()[-1] == f"{out}: {out.stat().st_size:,} bytes"
     assert b"ethos-u" in out.read_bytes()
     assert_right(out.with_suffix(".u65"))
+    assert "tilefarm_rules[TILEFARM_RULES]" in out.with_suffix(".h").read_text(encoding="utf-8")
 
 
-def test_compile_of_layers_writes_other_words(path):
-    files = [path.parent / "fast.tflite", path.parent / "layers.tflite"]
-    assert main(["compile", str(path), "--machine", MACHINE, "--out", str(files[0])]) == 0
-    assert main(["compile", str(path), "--machine", MACHINE, "--layerwise", "--out", str(files[1])]) == 0
-    raw = [file.with_suffix(".u65").read_bytes() for file in files]
-    assert raw[0] != raw[1]
-    assert_right(files[1].with_suffix(".u65"))
+def test_compile_of_layers_writes_streams_that_are_completed(path, capsys):
+    """A segment for each operator: neighbours become one, as in other plans."""
+    out = path.parent / "layers.tflite"
+    assert main(["compile", str(path), "--machine", MACHINE, "--layerwise", "--out", str(out)]) == 0
+    none = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("none "))
+    assert int(none.split()[3]) == 13
+    assert_right(out.with_suffix(".u65"))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_a_run_has_them_beside_its_onnx_file(path):
     summary = quick(path, out, 3, *FEW, machine=MACHINE)
     assert summary.status == "done"
     assert summary.packaged is not None
-    assert (summary.packaged.files, summary.packaged.on_processor) == (("best.tflite", "best.u65"), ())
+    assert (summary.packaged.files, summary.packaged.on_processor) == (("best.tflite", "best.u65", "best.h"), ())
     assert {channel: count for channel, count in summary.packaged.moved.items() if count} == moved(out / "best.u65")
     assert (out / "best.tflite").stat().st_size > 10_000
     assert_right(out / "best.u65")
