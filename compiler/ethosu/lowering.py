@@ -124,6 +124,11 @@ class LoweredNetwork:
         return tuple(map(digest_weights, self.steps))
 
     @cached_property
+    def layouts(self) -> dict[Any, Any]:
+        """Layouts of segments that are made already, by all that they depend on."""
+        return {}
+
+    @cached_property
     def outside(self) -> frozenset[int]:
         """Stores of the network's inputs and outputs."""
         return frozenset(self.homes[number].store for number in (*self.network.inputs, *self.network.outputs))

@@ -21,8 +21,6 @@ from simulator.npu.errors import InfeasibleError
 
 _CUTS = 4
 """Ends of a segment that are tried, those with the fewest bytes between first."""
-_Known = dict[tuple[StreamSegment, tuple[Placed, ...]], SegmentLayout | None]
-"""Layouts by segment and what lies beside it, which are made once; None where there is no room."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +69,10 @@ class NetworkLayout:
 
 def lay_out_network(network: SegmentedNetwork, sram: int) -> NetworkLayout:
     """The layout with the fewest bytes of DRAM that single changes lead to.  Raises `InfeasibleError` where a segment does not fit."""
-    memo = _Known()
     cut = _with_large_cut(network, sram)
-    layouts = [] if cut is None else [_improved(_lay_out(cut, sram, memo), sram, memo)]
+    layouts = [] if cut is None else [_improved(_lay_out(cut, sram), sram)]
     try:
-        layouts.append(_improved(_lay_out(network, sram, memo), sram, memo))
+        layouts.append(_improved(_lay_out(network, sram), sram))
     except InfeasibleError:
         if not layouts:
             raise
@@ -96,36 +93,36 @@ def _with_large_cut(network: SegmentedNetwork, sram: int) -> SegmentedNetwork | 
 def _has_room(network: SegmentedNetwork, segment: StreamSegment, sram: int) -> bool:
     """Whether a segment by itself has room for all of its weights."""
     try:
-        lay_out_segment(network, network.plan.segments.index(segment), sram, (), False)
+        _segment_layout(network, segment, sram, (), False)
     except InfeasibleError:
         return False
     return True
 
 
-def _improved(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
+def _improved(layout: NetworkLayout, sram: int) -> NetworkLayout:
     """The layout with further tensors in SRAM, and with neighbouring segments as one."""
-    layout = _with_held(layout, sram, memo)
+    layout = _with_held(layout, sram)
     place = 0
     while place + 1 < len(layout.layouts):
         joined = _joined(layout, place)
-        candidate = None if joined is None else _try(joined, sram, memo)
-        candidate = None if candidate is None else _with_held(candidate, sram, memo)
+        candidate = None if joined is None else _try(joined, sram)
+        candidate = None if candidate is None else _with_held(candidate, sram)
         if candidate is not None and candidate.dram_bytes < layout.dram_bytes:
             layout, place = candidate, max(0, place - 1)
         else:
             place += 1
-    return _with_cuts_moved(layout, sram, memo)
+    return _with_cuts_moved(layout, sram)
 
 
-def _with_cuts_moved(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
+def _with_cuts_moved(layout: NetworkLayout, sram: int) -> NetworkLayout:
     """The layout with segments that end where less goes from one to the next."""
     crossing, place = layout.network.lowered.crossing_bytes, 0
     while place + 1 < len(layout.layouts):
         first, second = layout.network.plan.segments[place : place + 2]
         fewer = (cut for cut in range(first.first + 1, second.last) if crossing[cut] < crossing[first.last])
         for cut in sorted(fewer, key=lambda cut: (crossing[cut], abs(cut - first.last)))[:_CUTS]:
-            candidate = _try(_with_segments(layout.network, place, (first._replace(last=cut), second._replace(first=cut))), sram, memo)
-            candidate = None if candidate is None else _with_held(candidate, sram, memo)
+            candidate = _try(_with_segments(layout.network, place, (first._replace(last=cut), second._replace(first=cut))), sram)
+            candidate = None if candidate is None else _with_held(candidate, sram)
             if candidate is not None and candidate.dram_bytes < layout.dram_bytes:
                 layout = candidate
                 break
@@ -134,11 +131,11 @@ def _with_cuts_moved(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkL
     return layout
 
 
-def _with_held(layout: NetworkLayout, sram: int, memo: _Known) -> NetworkLayout:
+def _with_held(layout: NetworkLayout, sram: int) -> NetworkLayout:
     """The layout with further tensors in SRAM."""
     for tensor in _candidates(layout.network):
         plan = replace(layout.network.plan, held=layout.network.plan.held | {tensor})
-        candidate = _try(replace(layout.network, plan=plan), sram, memo)
+        candidate = _try(replace(layout.network, plan=plan), sram)
         if candidate is not None and candidate.dram_bytes < layout.dram_bytes:
             layout = candidate
     return layout
@@ -166,9 +163,9 @@ def _with_segments(network: SegmentedNetwork, place: int, segments: tuple[Stream
     return replace(changed, plan=replace(changed.plan, held=frozenset(held)))
 
 
-def _try(network: SegmentedNetwork, sram: int, memo: _Known) -> NetworkLayout | None:
+def _try(network: SegmentedNetwork, sram: int) -> NetworkLayout | None:
     try:
-        return _lay_out(network, sram, memo, False)
+        return _lay_out(network, sram, False)
     except InfeasibleError:
         return None
 
@@ -183,7 +180,7 @@ def _candidates(network: SegmentedNetwork) -> Iterator[int]:
     return (tensors[store] for store in sorted(tensors, key=lambda store: (-stores[store].nbytes, store)))
 
 
-def _lay_out(network: SegmentedNetwork, sram: int, memo: _Known, shrinks: bool = True) -> NetworkLayout:
+def _lay_out(network: SegmentedNetwork, sram: int, shrinks: bool = True) -> NetworkLayout:
     """shrinks: whether segments may have weights that come again."""
     held, end = _place_held(network)
     if end > sram:
@@ -195,18 +192,23 @@ def _lay_out(network: SegmentedNetwork, sram: int, memo: _Known, shrinks: bool =
             for buffer, address in held
             if buffer.begin <= number <= buffer.end
         )
-        if (segment, beside) not in memo:
-            try:
-                memo[segment, beside] = lay_out_segment(network, number, sram, beside, shrinks)
-            except InfeasibleError:
-                memo[segment, beside] = None
-                if shrinks:
-                    raise
-        layout = memo[segment, beside]
-        if layout is None:
-            raise InfeasibleError(f"operators {segment.first} to {segment.last - 1}: no room beside held tensors")
-        layouts.append(layout)
+        layouts.append(_segment_layout(network, segment, sram, beside, shrinks))
     return NetworkLayout(network, held, tuple(layouts))
+
+
+def _segment_layout(
+    network: SegmentedNetwork, segment: StreamSegment, sram: int, beside: tuple[Placed, ...], shrinks: bool
+) -> SegmentLayout:
+    """The layout of a segment, which is made once for the same operators.  Raises as `lay_out_segment`."""
+    memo, key = network.lowered.layouts, (segment, beside, sram)
+    if key not in memo and (key, shrinks) not in memo:
+        try:
+            memo[key] = lay_out_segment(network, network.plan.segments.index(segment), sram, beside, shrinks)
+        except InfeasibleError as error:
+            memo[key, shrinks] = str(error)
+    if key not in memo:
+        raise InfeasibleError(memo[key, shrinks])
+    return memo[key]
 
 
 def _place_held(network: SegmentedNetwork) -> tuple[tuple[Placed, ...], int]:
