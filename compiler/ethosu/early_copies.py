@@ -70,8 +70,7 @@ class _Schedule:
         for buffer, address in layout.held:
             first, last = max(0, buffer.begin), min(len(spans) - 1, buffer.end)
             self.boxes.append(_Box(spans[first][0], spans[last][1], address, address + buffer.size))
-        self.boxes += [blob.box for blob in blobs if blob.box and layout.turns(blob.step)]
-        self.queue = deque(sorted((blob for blob in blobs if not layout.turns(blob.step)), key=lambda blob: (blob.begin, blob.number)))
+        self.queue = deque(sorted(blobs, key=lambda blob: (blob.begin, blob.number)))
         self.boxes += [blob.box for blob in self.queue if blob.box]
         self.ends, self.copy_ends, self.time = [0] * _UNDER_WAY, [0] * _UNDER_WAY, 0
         self.ready, self.copied = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
@@ -218,13 +217,15 @@ def _blobs(segment: SegmentLayout, events: Sequence[Event], place: int) -> Itera
 
 
 def _with_copies(segment: SegmentLayout, addresses: Mapping[tuple[int, int], int], moved: set[tuple[int, int]]) -> SegmentLayout:
-    """A segment with the places of weights that were decided anew."""
-    weights, places, end = dict(segment.weights), dict(segment.weight_places), segment.sram_bytes
+    """A segment with the places of weights that were decided anew, one for each blob."""
+    weights, end = dict(segment.weights), segment.sram_bytes
+    places = {key: address for key, address in segment.weight_places.items() if (key[0], 0) not in moved}
     for step, coded in segment.weights.items():
-        copied = tuple((step, index) in addresses if (step, index) in moved else before for index, before in enumerate(coded.copied))
-        weights[step] = coded._replace(copied=copied)
-        for index, blob in enumerate(coded.blobs):
-            if (step, index) in addresses:
-                places[step, index] = addresses[step, index]
-                end = max(end, places[step, index] + blob.nbytes)
+        if (step, 0) not in moved:
+            continue
+        weights[step] = coded._replace(copied=tuple((step, number) in addresses for number in range(len(coded.blobs))), turns=False)
+        for number, blob in enumerate(coded.blobs):
+            if (step, number) in addresses:
+                places[step, number] = addresses[step, number]
+                end = max(end, places[step, number] + blob.nbytes)
     return segment._replace(weights=weights, weight_places=places, sram_bytes=end)

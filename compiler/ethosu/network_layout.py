@@ -41,10 +41,6 @@ class NetworkLayout:
         """Segments of steps."""
         return {step: layout for layout in self.layouts for step in range(layout.plan.first, layout.plan.last)}
 
-    def turns(self, step: int) -> bool:
-        """Whether weights of a step have two places in turns."""
-        return self.by_step[step].weights[step].turns
-
     def blob_bytes(self, step: int, index: int) -> int:
         """Bytes of a blob of a step's weights."""
         return self.by_step[step].weights[step].blobs[index].nbytes

@@ -183,7 +183,7 @@ class _Draft:
         block = choose_block(step, rows, channels, _SRAM_COST, self._sides(step), depths)
         size = step.weights.size if runs > 1 else min(RUN_BYTES, self.sram // _RUN_SHARE) if small else RUN_BYTES
         parts = self._blobs(number, block, size)
-        return block, StepWeights(parts, (True,) * len(parts), 1, small)
+        return block, StepWeights(parts, (True,) * len(parts), 1, runs == 1)
 
     def _sides(self, step: BlockStep) -> tuple[MapSide, MapSide]:
         """Places of the first input and of the result of a step."""
