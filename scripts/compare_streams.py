@@ -3,6 +3,9 @@
 `scripts/compare_vela.py --streams` prints the table.  Of Vela the better of its two compilers counts, for bytes and for cycles each; ours
 are the streams of each level by predicted plans, without a search.  `least` is what no stream can leave out: coded weights, biases, scales
 and tables, inputs and outputs, once.  Needs the extras `ethos-u` and `litert`.
+
+Goals: in the geometric mean at most half of Vela's bytes, and of none above 0.8, unless that is below `least`: then at most 1.05 of its
+mean; cycles at most 1.02 of Vela's at all of DRAM, and 0.9 at a fourth.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from simulator.npu.level import Level
 from simulator.npu.machine_file import load_machine
 
 SHARES = {"none": 1.0, "half": 0.5, "quarter": 0.25}
-BYTES_GOAL, WORST_BYTES, CYCLES_GOALS = 0.5, 0.8, {1.0: 1.02, 0.25: 0.9}
-_COLUMNS = ("network", "share", "bytes", "of Vela's", "ratio", "least", "cycles", "of Vela's", "ratio", "compiler")
+BYTES_GOAL, WORST_BYTES, OF_LEAST, CYCLES_GOALS = 0.5, 0.8, 1.05, {1.0: 1.02, 0.25: 0.9}
+_COLUMNS = ("network", "share", "bytes", "of Vela's", "ratio", "constants", "least", "ratio", "cycles", "of Vela's", "ratio", "compiler")
 
 
 class VelaStream(NamedTuple):
@@ -54,8 +57,9 @@ def compare_networks(names: Sequence[str]) -> Iterator[dict[str, Any]]:
             compiled = ours[level].compiled
             yield {
                 "network": name, "share": share, "bytes": sum(ours[level].planned.values()), "vela_bytes": fewest.moved,
-                "least": least_bytes(ours[level]), "cycles": compiled_cycles(compiled, machine, levels[level]),
-                "vela_cycles": fastest.cycles[level], "vela_compiler": fastest.compiler,
+                "constants": constant_bytes(ours[level]), "least": least_bytes(ours[level]),
+                "cycles": compiled_cycles(compiled, machine, levels[level]), "vela_cycles": fastest.cycles[level],
+                "vela_compiler": fastest.compiler,
             }  # fmt: skip
 
 
@@ -70,11 +74,15 @@ def _vela_stream(model: bytes, compiler: str, memories: Mapping[str, Any]) -> Ve
     return VelaStream(compiler, moved, {level: stream_times(stream.words, times).cycles for level, times in memories.items()})
 
 
+def constant_bytes(stream: OurStream) -> int:
+    """Weights as they are coded, biases, scales and tables."""
+    return sum(len(part.stream.constants) for part in stream.compiled.parts)
+
+
 def least_bytes(stream: OurStream) -> int:
-    """Constants as they are coded, inputs and outputs, once."""
+    """Constants, inputs and outputs, once."""
     network = stream.compiled.network
-    ends = sum(network.tensors[number].nbytes for number in (*network.inputs, *network.outputs))
-    return ends + sum(len(part.stream.constants) for part in stream.compiled.parts)
+    return constant_bytes(stream) + sum(network.tensors[number].nbytes for number in (*network.inputs, *network.outputs))
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[float, tuple[float, float, float]]:
@@ -89,11 +97,10 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[float, tuple[float, flo
 
 
 def goals_reached(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether bytes and cycles are as few as the goals want."""
+    """Whether bytes and cycles are as few as the goals want; where the least bytes are more, bytes have to be nearly those."""
     means = summarise(rows)
-    few = all(moved <= BYTES_GOAL for moved, _, _ in means.values()) and all(
-        row["bytes"] <= WORST_BYTES * row["vela_bytes"] for row in rows
-    )
+    few = all(moved <= max(BYTES_GOAL, OF_LEAST * least) for moved, least, _ in means.values())
+    few = few and all(row["bytes"] <= WORST_BYTES * row["vela_bytes"] or row["least"] > WORST_BYTES * row["vela_bytes"] for row in rows)
     return few and all(cycles <= CYCLES_GOALS.get(share, cycles) for share, (_, _, cycles) in means.items())
 
 
@@ -101,10 +108,11 @@ def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table, and a line of means for each share."""
     lines = [f"| {' | '.join(_COLUMNS)} |", f"|---|{'---:|' * (len(_COLUMNS) - 2)}---|"]
     for row in rows:
-        ratios = row["bytes"] / row["vela_bytes"], row["cycles"] / row["vela_cycles"]
+        moved, least = (row[name] / row["vela_bytes"] for name in ("bytes", "least"))
+        cycles = row["cycles"] / row["vela_cycles"]
         lines.append(
-            f"| {row['network']} | {row['share']:g} | {row['bytes']:,} | {row['vela_bytes']:,} | {ratios[0]:.2f} | {row['least']:,} | "
-            f"{row['cycles']:,} | {row['vela_cycles']:,} | {ratios[1]:.2f} | {row['vela_compiler']} |"
+            f"| {row['network']} | {row['share']:g} | {row['bytes']:,} | {row['vela_bytes']:,} | {moved:.3f} | {row['constants']:,} | "
+            f"{row['least']:,} | {least:.3f} | {row['cycles']:,} | {row['vela_cycles']:,} | {cycles:.3f} | {row['vela_compiler']} |"
         )
     for share, (moved, least, cycles) in summarise(rows).items():
         lines.append(f"share {share:g}: bytes {moved:.3f} of Vela's in the geometric mean, at least {least:.3f}; cycles {cycles:.3f}")

@@ -101,6 +101,7 @@ ROWS = [
         "share": share,
         "bytes": 40,
         "vela_bytes": 100,
+        "constants": 20,
         "least": 30,
         "cycles": 90,
         "vela_cycles": 100,
@@ -111,18 +112,21 @@ ROWS = [
 
 
 def test_the_goal_of_streams() -> None:
-    """Bytes at most half and cycles at most 1.02 and 0.9 in the geometric mean, no network's bytes above 0.8."""
+    """Bytes at most half and cycles at most 1.02 and 0.9 in the geometric mean, no network's bytes above 0.8, or nearly the least."""
     assert goals_reached(ROWS)
     assert summarise(ROWS) == {share: pytest.approx((0.4, 0.3, 0.9)) for share in (1.0, 0.25)}
     assert not goals_reached([*ROWS[:1], ROWS[1] | {"cycles": 91}])
     assert not goals_reached([row | {"bytes": 51} for row in ROWS])
     assert not goals_reached([*ROWS, *(row | {"network": "b", "bytes": 81} for row in ROWS), *(row | {"bytes": 10} for row in ROWS)])
     assert goals_reached([ROWS[0] | {"cycles": 102}, ROWS[1]])
+    assert goals_reached([row | {"bytes": 90, "least": 86} for row in ROWS])
+    assert not goals_reached([row | {"bytes": 90, "least": 85} for row in ROWS])
+    assert not goals_reached([row | {"bytes": 81, "least": 79} for row in ROWS])
 
 
 def test_streams_have_a_line_for_each_row() -> None:
     lines = table_lines(ROWS)
-    assert lines[2] == "| a | 1 | 40 | 100 | 0.40 | 30 | 90 | 100 | 0.90 | regor |"
+    assert lines[2] == "| a | 1 | 40 | 100 | 0.400 | 20 | 30 | 0.300 | 90 | 100 | 0.900 | regor |"
     assert lines[-1] == "share 0.25: bytes 0.400 of Vela's in the geometric mean, at least 0.300; cycles 0.900"
     assert len({line.count("|") for line in lines[:4]}) == 1
 
