@@ -113,7 +113,7 @@ def compiled_cycles(compiled: CompiledNetwork, machine: Machine, level: Level) -
     return stream_counters(tuple(decode_stream(part.stream.words) for part in compiled.parts), machine, level).cycles
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def stream_counters(streams: tuple[DecodedStream, ...], machine: Machine, level: Level) -> StreamCounters:
     """Counters of streams behind each other at a level."""
     counters, memories = [0, 0, 0], memories_of(machine, level)
