@@ -82,7 +82,8 @@ def compile_levels(network: TfliteNetwork, names: PlanNames, plans: Mapping[str,
 def select_streams(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: Machine) -> LevelStreams:
     """Streams of all levels.  mapped: plans, each with the network in its order.  Raises as `compile_levels`."""
     levels, candidates = machine.contention, _candidates(mapped, machine)
-    chosen, pools = list[_Candidate](), list[ConstantPool]()
+    chosen, emitted = list[_Candidate](), list[CompiledNetwork]()
+    pools: Sequence[ConstantPool] = ()
     variants, cycles = dict[str, int](), dict[str, int]()
     for level in sorted(levels, key=lambda name: (granted_sram(machine, levels[name]), levels[name].share, name)):
         sram = granted_sram(machine, levels[level])
@@ -92,18 +93,17 @@ def select_streams(mapped: Sequence[tuple[TfliteNetwork, StreamPlan]], machine: 
             if candidate.compiled.fast <= sram
         }
         for candidate in sorted(times, key=lambda item: (times[item], moved_bytes(item.compiled))):
-            grown = _grown_pools(chosen, pools, candidate)
-            if grown is not None:
+            added = None if candidate in chosen else _emitted_beside(chosen, pools, candidate)
+            if added or candidate in chosen:
                 break
         else:
             raise InfeasibleError(f"level {level}: {sram:,} bytes of SRAM are granted: no stream fits; expected more, or smaller segments")
-        if candidate not in chosen:
+        if added:
             chosen.append(candidate)
-            pools = grown
+            emitted.append(added[0])
+            pools = added[1]
         variants[level], cycles[level] = chosen.index(candidate), times[candidate]
-    emitted = [chosen[0].compiled]
-    if len(chosen) > 1:
-        emitted = [emit_network(candidate.laid_out, pools, chosen[0].laid_out.lowered.borders) for candidate in chosen]
+    emitted = [_with_constants(compiled, pools) for compiled in emitted]
     decoded = tuple(candidate.decoded for candidate in chosen)
     return LevelStreams(tuple(emitted), {level: variants[level] for level in levels}, {level: cycles[level] for level in levels}, decoded)
 
@@ -182,15 +182,21 @@ def with_early_copies(laid_out: LaidOutNetwork, streams: Sequence[DecodedStream]
     return replace(laid_out, layouts=tuple(layouts))
 
 
-def _grown_pools(chosen: Sequence[_Candidate], pools: Sequence[ConstantPool], candidate: _Candidate) -> list[ConstantPool] | None:
-    """Constants of streams that are chosen, and of one more; None where they take too much room, or tensors would lie elsewhere."""
+def _emitted_beside(
+    chosen: Sequence[_Candidate], pools: Sequence[ConstantPool], candidate: _Candidate
+) -> tuple[CompiledNetwork, Sequence[ConstantPool]] | None:
+    """Streams with constants beside those of others, and all constants; None where they take too much room, or tensors lie elsewhere."""
     if not chosen:
-        return list(candidate.pools)
+        return candidate.compiled, candidate.pools
     first, lowered = chosen[0].laid_out.lowered, candidate.laid_out.lowered
-    if candidate in chosen:
-        return list(pools)
     if len(lowered.parts) != len(first.parts) or lowered.borders.keys() != first.borders.keys():
         return None
     grown = [pool.copy() for pool in pools]
-    emit_network(candidate.laid_out, grown, first.borders)
-    return grown if sum(pool.size for pool in grown) <= GROWTH * sum(pool.size for pool in chosen[0].pools) else None
+    compiled = emit_network(candidate.laid_out, grown, first.borders)
+    return (compiled, grown) if sum(pool.size for pool in grown) <= GROWTH * sum(pool.size for pool in chosen[0].pools) else None
+
+
+def _with_constants(compiled: CompiledNetwork, pools: Sequence[ConstantPool]) -> CompiledNetwork:
+    """Streams with all constants, whose addresses stay as pools grow."""
+    parts = (replace(part, stream=part.stream._replace(constants=pool.data())) for part, pool in zip(compiled.parts, pools, strict=True))
+    return replace(compiled, parts=tuple(parts))
