@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed_form
 from compiler.cost.closed_form import Cost, cost_of
+from compiler.cost.smallest_indices import smallest_indices
 from compiler.cost.tiling_space import (
     Layer,
     Shape,
@@ -61,7 +62,7 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
     """
     if shape.needed.size:
         points, _ = _of_panels(shape, cost)
-        return points[_smallest_indices(points[:, 0], limit)]
+        return points[smallest_indices(points[:, 0], limit)]
     ms, ns, ks = tile_axes(shape, cost)
     all_n, all_k = [n_side(shape, cost, n) for n in ns], [k_side(shape, cost, k) for k in ks]
     fewest_steps = np.empty(ks.shape[0], np.int64)  # per k: fewest steps of it and all smaller ones
@@ -116,24 +117,6 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
                     table[row, 0], table[row, 1], table[row, 2] = cycles, shape.n1, shape.k1
                     table[row, 3], table[row, 4], table[row, 5], table[row, 6] = m, n, k, n_outer
     return table[order[:used, 1]]
-
-
-@njit(cache=True)
-def _smallest_indices(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Indices of the smallest values, in order, the earlier one of equal values.  numba's own sorts take longer to compile than the other
-    kernels."""
-    order, used = np.empty(limit, np.int64), 0
-    for i in range(values.shape[0]):
-        position = used
-        while position > 0 and values[i] < values[order[position - 1]]:
-            position -= 1
-        if position == limit:
-            continue
-        used = min(used + 1, limit)
-        for k in range(used - 1, position, -1):
-            order[k] = order[k - 1]
-        order[position] = i
-    return order[:used]
 
 
 @njit(cache=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed_form
 from compiler.cost.closed_form import Cost, cost_of
+from compiler.cost.smallest_indices import smallest_indices
 from compiler.ir.im2col import WHOLE, Cut, count_instructions
 from compiler.ops.conv import ConvSpec
 from compiler.ops.tile_counts import (
@@ -131,18 +132,13 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
 @njit(cache=True)
 def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
     """Tile sizes along one axis, times `unit`: all small sizes, then those that cut `limit` into equal parts, rounded up."""
-    sizes = np.empty(len(_SMALL) + _PARTS, np.int64)
-    for i in range(sizes.shape[0]):  # sorted as they come: numba's sort would take longer to compile
-        size = min(_SMALL[i], limit) if i < len(_SMALL) else (limit + i - len(_SMALL)) // (i - len(_SMALL) + 1)
-        position = i
-        while position > 0 and sizes[position - 1] > size:
-            sizes[position] = sizes[position - 1]
-            position -= 1
-        sizes[position] = size
-    count = 0
-    for i in range(sizes.shape[0]):
-        if 1 <= sizes[i] <= top and (count == 0 or sizes[i] > sizes[count - 1]):
-            sizes[count] = sizes[i]
+    drawn = np.empty(len(_SMALL) + _PARTS, np.int64)
+    for i in range(drawn.shape[0]):
+        drawn[i] = min(_SMALL[i], limit) if i < len(_SMALL) else (limit + i - len(_SMALL)) // (i - len(_SMALL) + 1)
+    sizes, count = np.empty_like(drawn), 0
+    for i in smallest_indices(drawn, drawn.shape[0]):
+        if 1 <= drawn[i] <= top and (count == 0 or drawn[i] > sizes[count - 1]):
+            sizes[count] = drawn[i]
             count += 1
     return sizes[:count] * unit
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.ddr_traffic import ddr_rates
 from compiler.cost.features import FEATURES, raw_features
+from compiler.cost.smallest_indices import smallest_indices
 from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, most_blocks
@@ -153,7 +154,7 @@ def _guess(
     last = np.full(n, -1, np.int64)
     for e in range(edges.shape[0]):
         last[edges[e, 0]] = max(last[edges[e, 0]], edges[e, 1])
-    live, weights, order = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(longest, np.int64)
+    live, weights = np.empty(longest, np.int64), np.empty(longest, np.int64)
     reads = np.empty(longest, np.float64)
     storages = max(sizes[:, _STORAGE].max(), sizes[:, _MAIN].max()) + 1
     resident, produced, ring = np.zeros(storages, np.bool_), np.zeros(storages, np.bool_), np.zeros(storages, np.bool_)
@@ -239,13 +240,7 @@ def _guess(
                     weights[k] = sizes[i + k, _WEIGHTS]
                 room, moved = l1_blocks - peak - _CHUNK, 0.0
                 if repeats:
-                    for k in range(count):  # numba's sort would take as long to compile as the rest
-                        position = k
-                        while position > 0 and weights[order[position - 1]] > weights[k]:
-                            order[position] = order[position - 1]
-                            position -= 1
-                        order[position] = k
-                    for k in order[:count]:
+                    for k in smallest_indices(weights[:count], count):
                         size, stored = weights[k], sizes[i + k, _STORED]
                         weights[k] = stored * (loads if size <= room or stored < size else iterations)
                         if size <= room:
