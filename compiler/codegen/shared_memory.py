@@ -18,7 +18,7 @@ from numba import njit
 
 from compiler.instructions.builders import DDR, MTE2, SHARED, Ints, copy
 from compiler.ops.conv import product_of
-from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
+from compiler.ops.conv_job import WEIGHT_PIECE_BLOCKS
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.border_tensors import border_names, scratch_tensors
 from compiler.segment.memory_plan import segment_label

@@ -12,6 +12,7 @@ from compiler.cost.ranking import tiling_of
 from compiler.instructions.node_context import PARITIES
 from compiler.ops.conv import product_of
 from compiler.ops.cost_class import CostClass
+from compiler.ops.expanded_weights import expansion_job
 from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all
 from compiler.plan.plan import ConvTiling
 from compiler.target.zero_blocks import Ints, mark_multiplied
@@ -52,7 +53,7 @@ def _expanding(kind: CostClass, resident: bool, chunk_n1: int, chunk_k1: int, ti
     assert spec is not None
     assert spec.expansion is not None
     tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, tile_n1, tile_k1, 0)
-    job, runs = spec.expansion_job(tiling), np.array(spec.expansion.runs, np.int64)
+    job, runs = expansion_job(spec, tiling), np.array(spec.expansion.runs, np.int64)
     needed, used, room = mark_multiplied(spec.needed, chunk_k1, tile_k1), -1, _FIRST
     while used < 0:
         out = np.empty((room, WORDS), np.int32)

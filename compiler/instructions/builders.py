@@ -231,7 +231,7 @@ def fixpipe(
     out: Code, cursor: int, dtype: int, tag: int, dst: int, source: int, target: int, bias: int, residual: int, m: int, mpad: int, n1: int,
     dplane: int, rplane: int, scale: int, epilogue: Any,
 ) -> int:  # fmt: skip
-    """FIXPIPE.  dplane, rplane: blocks per plane of the result and of the residual.  epilogue: a `conv_emitter.ConvEpilogue`."""
+    """FIXPIPE.  dplane, rplane: blocks per plane of the result and of the residual.  epilogue: a `conv_job.ConvEpilogue`."""
     row = _begun(out, cursor, _FIXPIPE, epilogue.engine, dtype, tag, L0C, dst, target, source, bias, residual)
     row[P] = m
     row[P + 1] = mpad

@@ -10,7 +10,7 @@ Else sums take all slots of L0C in turn (`target.capabilities.tile_slot`): with 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit, typeof, types
@@ -31,7 +31,6 @@ from compiler.instructions.builders import (
     copy,
     dense,
     fixpipe,
-    fractal,
     im2col,
     mmad,
     move,
@@ -53,185 +52,16 @@ from compiler.instructions.node_context import (
     read_table,
 )
 from compiler.ir.reach import demanded
+from compiler.ops.conv_job import DIRECT, PIXELS_N, ROOM, WEIGHT_PIECE_BLOCKS, WEIGHTS, ConvJob
+from compiler.ops.left_tile_emitter import load_left
+from compiler.ops.right_tile_emitter import expand_chunk, load_panels, load_pixels, planes_of
 from compiler.ops.tile_counts import tiles_stay
-from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all, load_overlaid
+from compiler.ops.weight_expansion_emitter import expand_all
 from compiler.target.capabilities import MAX_SLOTS
 from compiler.target.zero_blocks import begins_sum, find_panel, mark_multiplied, pack_panels
 from simulator.kernel_addresses import Reference, call_kernel, kernel_address, record_type
-from simulator.npu.isa import MAX_WINDOW, PAD
+from simulator.npu.isa import MAX_WINDOW
 from simulator.npu.program import Code
-
-
-class ConvGeometry(NamedTuple):
-    """Sizes of a convolution.  Planes and pitches are in blocks, n1 in 16 channels, k1 in blocks of C0.
-
-    part_rows, part_columns: kernel rows and columns of one IM2COL (see `ir.im2col`).
-    """
-
-    in_w: int
-    in_pitch: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    dh: int
-    dw: int
-    pad_left: int
-    part_rows: int
-    part_columns: int
-    lanes: int
-    out_w: int
-    groups: int
-    c1: int
-    k1: int
-    n1: int
-    fractal_rows: int
-    fractal_lanes: int
-    fractal_columns: int
-    weight_blocks: int
-    sum_blocks: int
-
-
-class ConvOperands(NamedTuple):
-    """Operands of the products.  dtype: data type of the left operand; right_type: data type of the right operand of integers.
-
-    weights_at: DDR block of the weights; weights_k1: k1 of the weights in DDR.
-    right: kind of the right operand: WEIGHTS, or a tensor whose pixels are the columns (PIXELS_N) or the rows (PIXELS_K) of the matrix.
-    right_planes, right_pixels: planes per group and pixels of this tensor.  A resident tensor lies in L1; else L1 gets chunks from DDR.
-    pad: pad value around the image, see IM2COL.  missing: value of pixels behind the last pixel of the right operand.
-    left_less, left_less_1: bytes of `left_type` that add up to the negated zero point of the left operand, 0 for none.
-    zeros: number of bytes of `zeros_type` that add up to the negated zero point of the right operand; L1 has a block of weights of each.
-    """
-
-    dtype: int
-    weights_at: int
-    weights_k1: int
-    right: int
-    right_planes: int
-    right_pixels: int
-    right_type: int = 0
-    pad: int = -1
-    missing: int = -1
-    left_less: int = 0
-    left_less_1: int = 0
-    left_type: int = 0
-    zeros: int = 0
-    zeros_type: int = 0
-
-
-class ConvEpilogue(NamedTuple):
-    """FIXPIPE, and the path of the result.  act, limit: activation, and its limit.  to: `BY_UB` or `DIRECT`.
-
-    result_lanes, residual_lanes: C0 of result and residual.  engine: engine of FIXPIPE.  added: data type of the residual.  sums: data type
-    of integer sums, else 0.  scale_after, scale_at: blocks from a channel's bias to its scale in UB and in DDR; scale_at is 0 without
-    scales.  zero, low, high: zero point and limits of the result.  sum_factor, residual_factor, fixed, last: words F_OWN to F_LAST of
-    FIXPIPE for a residual of bytes.  alike: whether all groups have the same biases and scales.
-    """
-
-    act: int
-    limit: int  # float32 bits
-    to: int
-    result_lanes: int
-    residual_lanes: int
-    engine: int
-    added: int
-    sums: int = 0
-    scale_after: int = 0
-    scale_at: int = 0
-    zero: int = 0
-    low: int = 0
-    high: int = 0
-    sum_factor: int = 0
-    residual_factor: int = 0
-    fixed: int = 0
-    last: int = 0
-    alike: int = 0
-
-
-class ConvTiles(NamedTuple):
-    """Tiling.  resident: whether all weights stay in L1.  chunk_n1, chunk_k1: n1 and blocks of k of a chunk of weights.
-
-    tile_m, tile_n1, tile_k1: rows, n1 and blocks of k of a tile.  n_outer: whether the loop over n is outside the loop over m.
-    bias_at: DDR block of streamed biases, else -1.  slot_a to room_c: blocks of one slot and of all slots, for L0A, L0B and L0C.
-    """
-
-    resident: int
-    chunk_n1: int
-    chunk_k1: int
-    tile_m: int
-    tile_n1: int
-    tile_k1: int
-    n_outer: int
-    bias_at: int
-    slot_a: int
-    room_a: int
-    slot_b: int
-    room_b: int
-    slot_c: int
-    room_c: int
-
-
-class ConvBuffers(NamedTuple):
-    """Addresses.  weights_0, weights_1: L1 blocks of the resident weights, or of the two slots of chunks.
-
-    bias, bias_1: UB blocks of the biases, -1 without biases; chunks alternate between them.  out_0, out_1, res_0, res_1: UB blocks of the
-    slots of results and of residuals.  zeros_at: L1 block of the constants of `ConvOperands.zeros`.
-    """
-
-    weights_0: int = 0
-    weights_1: int = 0
-    bias: int = 0
-    bias_1: int = 0
-    out_0: int = 0
-    out_1: int = 0
-    res_0: int = 0
-    res_1: int = 0
-    zeros_at: int = 0
-
-
-class ConvBlock(NamedTuple):
-    """Block of rows, set by the kernel.
-
-    in_base: L1 block of plane 0 and the first input row.  in_rows: existing input rows from the first one on.  in_plane: blocks per plane.
-    in_ring: rows of a ring, 0 without a ring.  In a ring, in_base is the ring's row 0, and the first input row is the ring's row in_first.
-    pad_top: padding rows above the first input row.  out_rows: rows of the result.
-    right_base: block of plane 0 and pixel 0 of the right tensor, in L1 or DDR.  right_plane: blocks per plane of the right tensor.
-    images: images that are computed together.  in_image, out_image, res_image: blocks from image to image of input, result and residual.
-    """
-
-    in_base: int = 0
-    in_rows: int = 0
-    in_plane: int = 0
-    in_ring: int = 0
-    in_first: int = 0
-    pad_top: int = 0
-    out_rows: int = 0
-    right_base: int = 0
-    right_plane: int = 0
-    images: int = 1
-    in_image: int = 0
-    out_image: int = 0
-    res_image: int = 0
-
-
-class ConvJob(NamedTuple):
-    """Parameters of a convolution on one block.  dtype: data type of the result."""
-
-    dtype: int
-    tag: int
-    geometry: ConvGeometry
-    operands: ConvOperands
-    epilogue: ConvEpilogue
-    tiles: ConvTiles
-    buffers: ConvBuffers = ConvBuffers()
-    expansion: ExpansionJob = ExpansionJob()
-    block: ConvBlock = ConvBlock()
-
-
-WEIGHTS, PIXELS_N, PIXELS_K = range(3)
-BY_UB, DIRECT = range(2)  # whether results pass UB, or FIXPIPE writes them where they belong
-WEIGHT_PIECE_BLOCKS = 2048  # 64 KiB per COPY of weights: the first tile and other loads do not wait for the last weight
-_ROOM = 20  # upper bound of the records of a tile's product and of its result
 
 
 @njit(cache=True)
@@ -308,7 +138,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                     parity[W_SLOT] ^= 1
                     w_row = k_size * geometry.weight_blocks
                     if job.expansion.overlaid > 0:
-                        cursor = _expand_chunk(out, cursor, job, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
+                        cursor = expand_chunk(out, cursor, job, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
                         if cursor < 0:
                             return -1
                     elif operands.right == WEIGHTS:
@@ -329,7 +159,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                                 k_start, k_size, n_start * geometry.fractal_columns, n_size * geometry.fractal_columns,
                             )  # fmt: skip
                         else:
-                            plane, planes = _planes(job, n_start, n_size, geometry.fractal_lanes)
+                            plane, planes = planes_of(job, n_start, n_size, geometry.fractal_lanes)
                             pixel, right_pixels = k_start * geometry.fractal_lanes, k_size * geometry.fractal_lanes
                         right_pixels = min(right_pixels, operands.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
@@ -357,7 +187,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                     else:
                         l0c = _next_slot(parity, C_SLOT, tiles.slot_c, tiles.room_c, -1)
                     for k_tile in range(0, k_size, tiles.tile_k1):
-                        if cursor + _ROOM >= capacity:
+                        if cursor + ROOM >= capacity:
                             return -1
                         k = min(tiles.tile_k1, k_size - k_tile)
                         first_n, first_k = n_start + n_tile, k_start + k_tile
@@ -371,7 +201,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                             l0a = _next_slot(parity, A_SLOT, tiles.slot_a, tiles.room_a, -1)
                             tile_a[entry_a], slot_a[entry_a] = tile_key, l0a
                             if parted:
-                                cursor = _left(out, cursor, job, image_base, l0a, m_start, m, mpad, k_start + k_tile, k)
+                                cursor = load_left(out, cursor, job, image_base, l0a, m_start, m, mpad, k_start + k_tile, k)
                                 if cursor < 0:
                                     return -1
                             else:
@@ -388,7 +218,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                             tile_b[entry_b], slot_b[entry_b] = tile_key, l0b
                             if needed.size:
                                 source = w_base if job.expansion.packed else w_base + n_tile * w_row + k_tile * geometry.weight_blocks
-                                cursor = _weights(out, cursor, job, needed, places, source, l0b, w_row, first_n, n, first_k, k)
+                                cursor = load_panels(out, cursor, job, needed, places, source, l0b, w_row, first_n, n, first_k, k)
                                 if cursor < 0:
                                     return -1
                             elif operands.right == WEIGHTS:
@@ -396,7 +226,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                                 run = k * geometry.weight_blocks
                                 cursor = copy(out, cursor, operands.dtype, job.tag, MTE1, L1, L0B, source, l0b, run, n, w_row, run, 1, 0, 0)
                             else:
-                                cursor = _right(out, cursor, job, l0b, right, right_pixels, n_tile, n, k_tile, k)
+                                cursor = load_pixels(out, cursor, job, l0b, right, right_pixels, n_tile, n, k_tile, k)
                         if needed.size:
                             cursor = _products(out, cursor, job, needed, l0a, l0b, l0c, mpad, first_n, n, first_k, k)
                             if cursor < 0:
@@ -409,7 +239,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                         if operands.left_less > 0 or operands.zeros > 0:
                             cursor = _zero_point_products(out, cursor, job, image_base, parity, l0a, l0b, l0c, m, mpad, k, n)
                     if k_start + k_size == geometry.k1:  # the sums are complete
-                        if cursor + _ROOM >= capacity:
+                        if cursor + ROOM >= capacity:
                             return -1
                         n_out = group * geometry.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
@@ -421,37 +251,13 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
 
 
 @njit(cache=True)
-def _weights(
-    out: Code, cursor: int, job: ConvJob, needed: Ints, places: Ints, source: int, l0b: int, row: int, first_n: int, n: int, first_k: int,
-    k: int,
-) -> int:  # fmt: skip
-    """Load a tile of weights panel by panel; -1 if `out` is too short.
-
-    source: L1 block of the tile; for packed weights, L1 block of all weights.  row: blocks from n1 to n1."""
-    geometry = job.geometry
-    done = 0
-    while done < n:
-        if cursor + _ROOM >= out.shape[0]:
-            return -1
-        wide, start, size = find_panel(needed, first_n + done, first_n + n, first_k, first_k + k)
-        if size > 0:
-            run, block, pitch = size * geometry.weight_blocks, source + done * row + (start - first_k) * geometry.weight_blocks, row
-            if places.size:
-                block, pitch = source + places[first_n + done, start] * geometry.weight_blocks, run
-            cursor = copy(out, cursor, job.operands.dtype, job.tag, MTE1, L1, L0B, block, l0b, run, wide, pitch, run, 1, 0, 0)
-            l0b += wide * run
-        done += wide
-    return cursor
-
-
-@njit(cache=True)
 def _products(
     out: Code, cursor: int, job: ConvJob, needed: Ints, l0a: int, l0b: int, l0c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
 ) -> int:
-    """An MMAD for every panel that `_weights` has loaded."""
+    """An MMAD for every panel that `load_panels` has loaded."""
     done = 0
     while done < n:
-        if cursor + _ROOM >= out.shape[0]:
+        if cursor + ROOM >= out.shape[0]:
             return -1
         wide, start, size = find_panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
@@ -461,27 +267,6 @@ def _products(
             l0b += wide * size * job.geometry.weight_blocks
         done += wide
     return cursor
-
-
-@njit(cache=True)
-def _expand_chunk(
-    out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
-    n_size: int, target: int,
-) -> int:  # fmt: skip
-    """Expand a chunk of weights from overlaid blocks in UB or in DDR; -1 if `out` is too short."""
-    first = (group * job.geometry.k1 + k_start) * job.expansion.overlaid
-    place = job.expansion.overlaid_0 + first
-    if job.expansion.resident_overlays == 0:
-        cursor, place = load_overlaid(
-            out, cursor, job.expansion, job.tag, parity, job.operands.weights_at + first, k_size * job.expansion.overlaid
-        )
-        if cursor < 0:
-            return -1
-    row = k_size * job.geometry.weight_blocks
-    nowhere = np.empty((0, 0), np.int64)
-    return expand(
-        out, cursor, job.expansion, runs, needed, nowhere, job.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0,
-    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -512,129 +297,6 @@ def _zero_point_products(
 
 
 @njit(cache=True)
-def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, k_start: int, k: int) -> int:
-    """Load blocks [k_start, k_start + k) of a tile of the left operand, part by part (`ir.im2col`); -1 if `out` is too short.
-
-    If the padding above the image exceeds its field, kernel rows that cover only padding get a separate instruction.  If they cover only
-    padding for the first pixels of the tile, these pixels are zeroed, and another instruction loads one block of k for the other pixels.
-    The padding above the other pixels fits its field (`ir.im2col.MAX_PADDED_STRIDE`).
-    """
-    geometry = job.geometry
-    row = first // geometry.out_w
-    padding_rows = job.block.pad_top - row * geometry.sh  # rows between the image and the window of the tile's first pixel
-    spread = ((first + m - 1) // geometry.out_w - row) * geometry.sh  # rows from the first window to the last one
-    per_block = geometry.fractal_lanes // geometry.lanes
-    by_columns = geometry.part_columns < geometry.kw
-    plane_k = (geometry.kh * geometry.kw + per_block - 1) // per_block
-    if geometry.part_rows == geometry.kh and not by_columns and padding_rows <= MAX_WINDOW:
-        return _part(out, cursor, job, base, target, first, m, mpad, np.int64(0), np.int64(0), geometry.kh, geometry.kw, k_start, k)
-    done = 0
-    while done < k:
-        if cursor + 2 + _ROOM >= out.shape[0]:
-            return -1
-        plane, inside = (k_start + done) // plane_k, (k_start + done) % plane_k
-        ky, kx, kh, kw = 0, 0, 1, geometry.part_columns
-        if by_columns:
-            row_k, part_k = (geometry.kw + per_block - 1) // per_block, (geometry.part_columns + per_block - 1) // per_block
-            ky, inside = inside // row_k, inside % row_k
-            kx = inside // part_k * geometry.part_columns
-            kw = min(kw, geometry.kw - kx)
-        else:
-            part_k = geometry.part_rows * geometry.kw // per_block if geometry.part_rows < geometry.kh else plane_k
-            ky = inside // part_k * geometry.part_rows
-            kh = min(geometry.part_rows, geometry.kh - ky)
-        skip = inside % part_k
-        size = min(k - done, (kh * kw + per_block - 1) // per_block - skip)
-        plane_base, to = base + plane * job.block.in_plane, target + done * mpad
-        if padding_rows - ky * geometry.dh > MAX_WINDOW and per_block == 1:
-            whole_rows = skip // kw
-            ky, kh, skip = ky + whole_rows, kh - whole_rows, skip - whole_rows * kw
-            top = padding_rows - ky * geometry.dh
-            if top > spread:
-                kh = min(kh, (top - spread + geometry.dh - 1) // geometry.dh)
-                size = min(size, kh * kw - skip)
-            elif top > MAX_WINDOW:
-                zeros = (
-                    ((top + geometry.sh - 1) // geometry.sh * geometry.out_w - (first - row * geometry.out_w))
-                    // geometry.fractal_rows
-                    * geometry.fractal_rows
-                )
-                cursor = _part(out, cursor, job, plane_base, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
-                cursor = _part(
-                    out, cursor, job, plane_base, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip,
-                    np.int64(1),
-                )  # fmt: skip
-                done += 1
-                continue
-        cursor = _part(out, cursor, job, plane_base, to, first, m, mpad, ky, kx, kh, kw, skip, size)
-        done += size
-    return cursor
-
-
-@njit(cache=True)
-def _part(
-    out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, ky: int, kx: int, kh: int, kw: int,
-    koff: int, k: int,
-) -> int:  # fmt: skip
-    """IM2COL of a part of the kernel, rows [ky, ky + kh) and columns [kx, kx + kw): its blocks [koff, koff + k), pixels from `first` on.
-
-    The image is cut to begin at the first pixel under the first window of this part.
-    """
-    geometry, operands, block = job.geometry, job.operands, job.block
-    row = first // geometry.out_w
-    spread = ((first + m - 1) // geometry.out_w - row) * geometry.sh
-    pad_top, pad_left = block.pad_top - row * geometry.sh - ky * geometry.dh, geometry.pad_left - kx * geometry.dw
-    height, width, begin, ring_first = block.in_rows, geometry.in_w, base, block.in_first
-    if pad_top < 0:
-        height += pad_top
-        if block.in_ring > 0:
-            ring_first = (ring_first - pad_top) % block.in_ring
-        else:
-            begin -= pad_top * geometry.in_pitch
-        pad_top = 0
-    if pad_left < 0:
-        per_block = geometry.fractal_lanes // geometry.lanes
-        blocks = -pad_left // per_block
-        begin += blocks
-        width -= blocks * per_block
-        pad_left += blocks * per_block
-    if height <= 0 or width <= 0 or pad_top > spread + (kh - 1) * geometry.dh:  # only padding: windows below an image of one pixel
-        return im2col(
-            out, cursor, operands.dtype, job.tag, base, target, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, geometry.out_w, geometry.out_w, m, mpad,
-            0, k, geometry.lanes, 0, 0, operands.pad,
-        )  # fmt: skip
-    return im2col(
-        out, cursor, operands.dtype, job.tag, begin, target, height, width, geometry.in_pitch, block.in_plane, kh, kw, geometry.sh,
-        geometry.sw, geometry.dh if kh > 1 else 1, geometry.dw if kw > 1 else 1, pad_top, pad_left, geometry.out_w,
-        first - row * geometry.out_w, m, mpad, koff, k, geometry.lanes, block.in_ring, ring_first, operands.pad,
-    )  # fmt: skip
-
-
-@njit(cache=True)
-def _planes(job: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
-    """(first plane, number of planes) of the columns of fractals [n_start, n_start + n); the last plane may be half full."""
-    return n_start * job.geometry.fractal_columns // lanes, (n * job.geometry.fractal_columns + lanes - 1) // lanes
-
-
-@njit(cache=True)
-def _right(
-    out: Code, cursor: int, job: ConvJob, target: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int
-) -> int:
-    """Load a tile of a right operand that is a tensor.  right: place of its first pixel in L1.  pixels: pixels per plane in L1."""
-    geometry, operands = job.geometry, job.operands
-    if operands.right == PIXELS_N:
-        pixel, plane = n_start * geometry.fractal_columns, k_start
-    else:
-        pixel, plane = k_start * geometry.fractal_lanes, _planes(job, n_start, n, geometry.fractal_lanes)[0]
-    source = right.base + plane * right.plane + pixel
-    cursor = fractal(
-        out, cursor, operands.dtype, job.tag, source, target, right.plane, pixels - pixel, k, n, int(operands.right == PIXELS_K)
-    )
-    out[cursor - 1, PAD] = operands.missing
-    return cursor
-
-
-@njit(cache=True)
 def _store(
     out: Code, cursor: int, job: ConvJob, bias: int, scale_after: int, target: TilePlace, residual: TilePlace, parity: Ints, l0c: int,
     m_start: int, m: int, mpad: int, n_out: int, n_column: int, n: int,
@@ -643,7 +305,7 @@ def _store(
 
     bias: UB block of the bias of column 0; in a chunk of biases, this block may lie in front of the chunk."""
     epilogue, buffers = job.epilogue, job.buffers
-    plane, planes = _planes(job, n_out, n, epilogue.result_lanes)
+    plane, planes = planes_of(job, n_out, n, epilogue.result_lanes)
     bias = bias + n_column * job.geometry.sum_blocks if buffers.bias >= 0 else -1
     scale = bias + scale_after if epilogue.scale_at else -1 if epilogue.sums else 0
     added = -1
@@ -651,7 +313,7 @@ def _store(
         added = buffers.res_1 if parity[RES_SLOT] else buffers.res_0
         parity[RES_SLOT] ^= 1
         engine = MTE2 if residual.memory == DDR else MTE1
-        first, several = _planes(job, n_out, n, epilogue.residual_lanes)
+        first, several = planes_of(job, n_out, n, epilogue.residual_lanes)
         cursor = move(out, cursor, job.dtype, job.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
     if epilogue.to == DIRECT or target.memory == UB:  # FIXPIPE writes the result itself, cut where rows or a ring end
         done = 0

@@ -12,8 +12,9 @@ from compiler.instructions.repeats import START, cheapest_way
 from compiler.ir.operators import Conv
 from compiler.ir.region import Rows
 from compiler.ops.base import OnVector, VectorTiles, VectorWork, run_of_planes
-from compiler.ops.conv import ConvSpec, Window
+from compiler.ops.conv import ConvSpec
 from compiler.ops.depthwise_emitter import DepthwiseJob, Side, tile_shape, tile_side
+from compiler.ops.product_shape import Window
 from compiler.ops.tile_counts import nonempty_pieces
 from compiler.ops.window_geometry import padded_columns
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Self
 
 from compiler.ir.operators import HeadedProduct, MatMul
 from compiler.ops.base import Lowering, run_of_planes
-from compiler.ops.conv import ConvSpec, Window
-from compiler.ops.conv_emitter import PIXELS_K, PIXELS_N
+from compiler.ops.conv import ConvSpec
+from compiler.ops.conv_job import PIXELS_K, PIXELS_N
+from compiler.ops.product_shape import Window
 from compiler.target.capabilities import l0_of
 from compiler.target.storage import StorageSpec, TensorSlice
 from simulator.npu.errors import UnsupportedError

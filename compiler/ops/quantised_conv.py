@@ -23,7 +23,8 @@ from compiler.ir.quantised.parameters import SUMS, Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.ops.base import Lowering
 from compiler.ops.conv import ConvSpec
-from compiler.ops.conv_emitter import ConvOperands
+from compiler.ops.conv_job import ConvOperands
+from compiler.ops.conv_lowering import pack_product
 from compiler.ops.integer_elementwise import check_sum_range
 from compiler.plan.plan import Tiling
 from compiler.target import weights
@@ -121,7 +122,7 @@ class QuantisedConvSpec(IntegerProductSpec):
         if op.added is not None and op.y_q is not None:
             check_sum_range(op.name, op.y_q, op.added.q, op.added.y_q)
         values, dtype, zero_excess = op.multiplied()
-        fields = cls.packed(index, op, lowering, values, dtype, zero_excess)
+        fields = pack_product(index, op, lowering, values, dtype, zero_excess, cls.columns_at)
         n = fields["groups"] * fields["n1"] * fields["fractal"].sum_blocks
         zeros_at = pack_zeros(f"{op.name}/zeros", negated_bytes(zero_excess)[0], fields["fractal"], lowering)
         return fields | {"right_type": dtype, "scale_at": 0 if keeps_sums(op.y_q) else n, "zeros_at": zeros_at, "zero_excess": zero_excess}

@@ -16,7 +16,7 @@ import numpy as np
 from compiler.ir.operators import QuantisedMatMul
 from compiler.ir.quantised.products import MAX_SUM
 from compiler.ops.base import Lowering
-from compiler.ops.conv_emitter import ConvOperands
+from compiler.ops.conv_job import ConvOperands
 from compiler.ops.matmul import MatMulSpec
 from compiler.ops.quantised_conv import IntegerProductSpec, as_byte, keeps_sums, negated_bytes, pack_zeros, requantise_fields
 from simulator.npu.errors import UnsupportedError

@@ -24,7 +24,8 @@ from compiler.ir.operators import (
 )
 from compiler.ops.base import OperatorKind
 from compiler.ops.conv import ConvSpec
-from compiler.ops.conv_emitter import ConvJob, conv_rows
+from compiler.ops.conv_emitter import conv_rows
+from compiler.ops.conv_job import ConvJob
 from compiler.ops.depthwise_emitter import DepthwiseJob, depthwise_rows
 from compiler.ops.elementwise import VectorSpec
 from compiler.ops.integer_elementwise import TypedSpec

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from compiler.instructions.repeats import repeats_along
 from compiler.ir.im2col import Cut
-from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
+from compiler.ops.conv_job import WEIGHT_PIECE_BLOCKS
 from compiler.ops.tile_counts import count_panel_product, count_product, l0_slot_counts, nonempty_pieces, split_axis
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.target.capabilities import L0

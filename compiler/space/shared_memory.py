@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from compiler.ops.conv import product_of
-from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
+from compiler.ops.conv_job import WEIGHT_PIECE_BLOCKS
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, allocate
 from compiler.segment.border_tensors import border_tensors

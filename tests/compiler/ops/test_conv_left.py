@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from compiler.instructions.builders import im2col
 from compiler.ir.im2col import MAX_PADDED_STRIDE, count_instructions, split_kernel, unencodable_window
 from compiler.ir.operators import Conv
-from compiler.ops.conv_emitter import ConvBlock, ConvEpilogue, ConvGeometry, ConvJob, ConvOperands, ConvTiles, _left
+from compiler.ops.conv_job import ConvBlock, ConvEpilogue, ConvGeometry, ConvJob, ConvOperands, ConvTiles
+from compiler.ops.left_tile_emitter import load_left
 from simulator import instruction_effects
 from simulator.kernel_addresses import record_dtype
 from simulator.npu import isa
@@ -87,7 +88,7 @@ def test_the_parts_are_the_whole(fractal_rows: int) -> None:
         geometry, block = j.geometry, j.block
         l1 = rng.integers(0, 256, (BASE + 3 * block.in_plane + ROOM) * BLOCK_BYTES, np.uint8)
         out, one = np.zeros((4096, isa.WORDS), np.int32), np.zeros((1, isa.WORDS), np.int32)
-        used = _left(out, 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k)
+        used = load_left(out, 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k)
         assert used > 0
         im2col(
             one, 0, j.dtype, 0, BASE, AT, block.in_rows, geometry.in_w, geometry.in_pitch, block.in_plane, geometry.kh, geometry.kw,
@@ -113,4 +114,4 @@ def test_without_room_it_says_so() -> None:
         j, first, m, mpad, k_start, k = drawn(rng)
         if j.geometry.part_rows < j.geometry.kh:
             break
-    assert _left(np.zeros((13, isa.WORDS), np.int32), 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k) == -1
+    assert load_left(np.zeros((13, isa.WORDS), np.int32), 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k) == -1
