@@ -15,9 +15,12 @@ block of C0 channels.  If one row does not fit, a tile is some columns of one ro
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, move
+from compiler.instructions.builders import DDR, MTE1, MTE2, MTE3, UB, Ints, TilePlace, dense, move
+from compiler.instructions.node_context import UB_SLOT
 from simulator.npu.program import Code
 
 
@@ -53,12 +56,53 @@ def store_tile(
     return move(out, cursor, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
 
 
-@njit(cache=True)
-def count_tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
-    """(tiles, tiles per row, rows of a tile) of a segment's block of `rows` rows of `width` pixels.
+class UbTiles(NamedTuple):
+    """Rows [first_row, first_row + rows) of a result with `planes` planes, each of `width` pixels, cut into tiles of UB.
 
-    tile_rows, tile_columns: size of a tile by its tiling.
+    tile_planes to tile_columns: size of a tile; one with a part of a row has one row.  slot_0, slot_1: UB addresses of the slots that tiles
+    take in turn.  in_first: input row at the base of the main operand; of operators that move pixels, input pixel.  A node's kernel sets
+    first_row, rows and in_first.
     """
-    tiles_per_row = (width + tile_columns - 1) // tile_columns
-    rows_of_tile = min(tile_rows, rows) if tiles_per_row == 1 else 1
-    return (rows + rows_of_tile - 1) // rows_of_tile * tiles_per_row, tiles_per_row, rows_of_tile
+
+    planes: int
+    width: int
+    tile_planes: int
+    tile_rows: int
+    tile_columns: int
+    slot_0: int
+    slot_1: int
+    first_row: int = 0
+    rows: int = 0
+    in_first: int = 0
+
+
+class UbTile(NamedTuple):
+    """Planes [plane, plane + planes), rows [row, row + rows) and columns [column, column + columns) of `UbTiles`.
+
+    first, size: first pixel in a plane, and number of pixels.  slot: UB address.
+    """
+
+    plane: int
+    planes: int
+    row: int
+    rows: int
+    column: int
+    columns: int
+    first: int
+    size: int
+    slot: int
+
+
+@njit(cache=True)
+def next_tile(tiles: UbTiles, index: int, parity: Ints) -> UbTile:
+    """Tile `index`, in the slot that is due; behind the last tile, one without planes.  Runs of planes are the outermost loop."""
+    across, tile_rows = -(-tiles.width // tiles.tile_columns), min(tiles.tile_rows, tiles.rows)
+    together = -(-tiles.rows // tile_rows) * across
+    plane, place = index // together * tiles.tile_planes, index % together
+    row, column = place // across * tile_rows, place % across * tiles.tile_columns
+    planes = max(0, min(tiles.tile_planes, tiles.planes - plane))
+    rows, columns = min(tile_rows, tiles.rows - row), min(tiles.tile_columns, tiles.width - column)
+    slot = tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0
+    if planes > 0:
+        parity[UB_SLOT] ^= 1
+    return UbTile(plane, planes, row, rows, column, columns, row * tiles.width + column, rows * columns, slot)

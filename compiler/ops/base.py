@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.instructions.tiles import UbTiles
 from compiler.ir.layout import Layout
 from compiler.ir.operators import Floats, Operator
 from compiler.plan.plan import Tiling, VectorTiling
@@ -262,12 +263,14 @@ class OnVector(TargetOp):
 
     # common fields of jobs
 
-    def common(self, inputs: EmitInputs) -> dict[str, int]:
-        """Fields that all jobs on VECTOR have."""
-        assert isinstance(inputs.tiling, VectorTiling)
-        columns = min(inputs.tiling.tile_columns or self.out_w, self.out_w)
-        tile = {"tile_rows": inputs.tiling.tile_rows, "tile_columns": columns, "slot_0": inputs.tiles[0], "slot_1": inputs.tiles[1]}
-        return {"dtype": int(inputs.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
+    def common(self, inputs: EmitInputs, width: int | None = None) -> dict[str, Any]:
+        """Fields that all jobs on VECTOR have.  width: blocks of a row of the result, if it is not `out_w`."""
+        tiling, width = inputs.tiling, width or self.out_w
+        assert isinstance(tiling, VectorTiling)
+        columns = min(tiling.tile_columns or self.out_w, self.out_w, width)
+        rows = tiling.tile_rows if columns == width else 1
+        tiles = UbTiles(self.y.planes, width, self.planes_of_tile(tiling), rows, columns, *inputs.tiles[:2])
+        return {"dtype": int(inputs.dtype), "tag": self.tag, "tiles": tiles}
 
 
 def first_or_zero(slots: tuple[int, ...]) -> int:

@@ -156,7 +156,6 @@ class DepthwiseSpec(OnVector):
             **self.common(inputs),
             in_h=self.in_h,
             in_w=self.in_w,
-            out_w=self.out_w,
             kh=w.kh,
             kw=w.kw,
             sh=w.sh,
@@ -170,7 +169,6 @@ class DepthwiseSpec(OnVector):
             weights=weights,
             wide_bias=wide_bias,
             bias=wide_bias + self.y.planes * _WIDE if self.bias_at >= 0 else -1,
-            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:

@@ -13,8 +13,8 @@ from numba import njit
 
 from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, MTE3, UB, Ints, TilePlace, compile_once, dense, flat, move
 from compiler.instructions.conversion import stride_blocks
-from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result
-from compiler.instructions.tiles import count_tiles
+from compiler.instructions.node_context import Node, Work, locate_operand, locate_result
+from compiler.instructions.tiles import UbTiles, next_tile
 from compiler.instructions.vector_grid import Axes, grid, grid_of_three, max_instructions
 from compiler.ir.reach import demanded
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, Op
@@ -27,18 +27,17 @@ _STILL: Axes = (0, 0, 0)
 
 
 class DepthwiseJob(NamedTuple):
-    """Depthwise convolution of `planes` planes.  weights: UB address of [planes][kh * kw] blocks.
+    """Depthwise convolution of a node's rows.  weights: UB address of [planes][kh * kw] blocks.
 
     wide_bias: UB address of the biases in float32, [planes] of two blocks.  bias: UB address of the converted biases, [planes] blocks; -1
-    without biases.  first_row, rows: rows of the result.  in_first: input row at the base of the operand.
+    without biases.
     """
 
     dtype: int
     tag: int
-    planes: int
+    tiles: UbTiles
     in_h: int
     in_w: int
-    out_w: int
     kh: int
     kw: int
     sh: int
@@ -52,14 +51,6 @@ class DepthwiseJob(NamedTuple):
     weights: int
     wide_bias: int
     bias: int
-    tile_planes: int
-    tile_rows: int
-    tile_columns: int
-    slot_0: int
-    slot_1: int
-    first_row: int = 0
-    rows: int = 0
-    in_first: int = 0
 
 
 class Side(NamedTuple):
@@ -126,7 +117,7 @@ def _padded(
     if tail > 0:
         end = first + down.inside * pitch
         cursor = grid(out, cursor, _VFILL, dtype, tag, (tail, 1, planes), end, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
-    engine, row = MTE2 if source.memory == DDR else MTE1, down.first - job.in_first
+    engine, row = MTE2 if source.memory == DDR else MTE1, down.first - job.tiles.in_first
     if across.inside == job.in_w:
         into = TilePlace(UB, first, plane, FAR, 0, job.in_w, gap)
         return move(out, cursor, dtype, tag, engine, source, row * job.in_w, into, 0, first_plane, planes, down.inside * job.in_w)
@@ -140,47 +131,45 @@ def _padded(
 
 @njit(cache=True)
 def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, tiles_across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    tiles = job.tiles
     taps, same_pitch = job.kh * job.kw, job.sh == 1 and job.sw == 1
-    for p in range(0, job.planes, job.tile_planes):
-        planes = min(job.tile_planes, job.planes - p)
-        for tile in range(count):
-            r, c = tile // tiles_across * tile_rows, tile % tiles_across * job.tile_columns
-            rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
-            down = tile_side((job.first_row + r) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
-            across = tile_side(c * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
-            pitch, plane, out_pitch, out_plane = tile_shape(down, across, rows, columns, same_pitch)
-            # upper bound of the records of a tile
-            n, every = (out_plane, 1, planes) if same_pitch else (columns, rows, planes), planes * out_plane
-            room = (
-                taps * max_instructions(n[0], n[1], n[2])
-                + 2 * max_instructions(plane, 1, planes)
-                + max_instructions(pitch, down.size, planes)
-                + every // 1000
-            )
-            if cursor + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
-                return -1
-            x = job.slot_1 if parity[UB_SLOT] else job.slot_0
-            parity[UB_SLOT] ^= 1
-            y = x + planes * plane
-            cursor = _padded(out, cursor, job, source, p, planes, down, across, pitch, plane, x)
-            # the first tap sets the sums, starting from the bias if one exists; every other tap adds
-            ds, xs, ws = (1, out_pitch, out_plane), (job.sw, job.sh * pitch, plane), (0, 0, taps)
-            for tap in range(taps):
-                from_ = x + tap // job.kw * job.dh * pitch + tap % job.kw * job.dw
-                by = job.weights + p * taps + tap
-                if tap > 0:
-                    cursor = grid_of_three(out, cursor, _VMADD, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, y, ds, 0)
-                elif job.bias >= 0:
-                    cursor = grid_of_three(out, cursor, _VMADD, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, job.bias + p, (0, 0, 1), 0)
-                else:
-                    cursor = grid(out, cursor, _VMUL, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, 0)
-            if job.act != _NONE:
-                cursor = flat(out, cursor, _VMAXS, job.dtype, job.tag, y, y, -1, -1, 0, 0, every, 0)
-            if job.act == _CLIP:
-                cursor = flat(out, cursor, _VMINS, job.dtype, job.tag, y, y, -1, -1, 0, 0, every, job.limit)
-            result_place = TilePlace(UB, y, out_plane, FAR, 0, columns, out_pitch - columns)
-            cursor = move(out, cursor, job.dtype, job.tag, MTE3, result_place, 0, target, r * job.out_w + c, p, planes, rows * columns)
+    index, tile = 0, next_tile(tiles, 0, parity)
+    while tile.planes > 0:
+        p, planes, rows, columns, x = tile.plane, tile.planes, tile.rows, tile.columns, tile.slot
+        down = tile_side((tiles.first_row + tile.row) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
+        across = tile_side(tile.column * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
+        pitch, plane, out_pitch, out_plane = tile_shape(down, across, rows, columns, same_pitch)
+        # upper bound of the records of a tile
+        n, every = (out_plane, 1, planes) if same_pitch else (columns, rows, planes), planes * out_plane
+        room = (
+            taps * max_instructions(n[0], n[1], n[2])
+            + 2 * max_instructions(plane, 1, planes)
+            + max_instructions(pitch, down.size, planes)
+            + every // 1000
+        )
+        if cursor + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
+            return -1
+        y = x + planes * plane
+        cursor = _padded(out, cursor, job, source, p, planes, down, across, pitch, plane, x)
+        # the first tap sets the sums, starting from the bias if one exists; every other tap adds
+        ds, xs, ws = (1, out_pitch, out_plane), (job.sw, job.sh * pitch, plane), (0, 0, taps)
+        for tap in range(taps):
+            from_ = x + tap // job.kw * job.dh * pitch + tap % job.kw * job.dw
+            by = job.weights + p * taps + tap
+            if tap > 0:
+                cursor = grid_of_three(out, cursor, _VMADD, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, y, ds, 0)
+            elif job.bias >= 0:
+                cursor = grid_of_three(out, cursor, _VMADD, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, job.bias + p, (0, 0, 1), 0)
+            else:
+                cursor = grid(out, cursor, _VMUL, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, 0)
+        if job.act != _NONE:
+            cursor = flat(out, cursor, _VMAXS, job.dtype, job.tag, y, y, -1, -1, 0, 0, every, 0)
+        if job.act == _CLIP:
+            cursor = flat(out, cursor, _VMINS, job.dtype, job.tag, y, y, -1, -1, 0, 0, every, job.limit)
+        result_place = TilePlace(UB, y, out_plane, FAR, 0, columns, out_pitch - columns)
+        cursor = move(out, cursor, job.dtype, job.tag, MTE3, result_place, 0, target, tile.first, p, planes, rows * columns)
+        index += 1
+        tile = next_tile(tiles, index, parity)
     return cursor
 
 
@@ -190,9 +179,9 @@ def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, par
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
-    job.first_row, job.rows, job.in_first = start, stop - start, first
+    job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first
     if node.begins and job.bias >= 0:
-        if cursor + job.planes >= out.shape[0]:
+        if cursor + job.tiles.planes >= out.shape[0]:
             return -1
-        cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, job.bias, job.wide_bias, job.planes, 1, 1, 1, 2, _F32)
+        cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, job.bias, job.wide_bias, job.tiles.planes, 1, 1, 1, 2, _F32)
     return _tiles(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)

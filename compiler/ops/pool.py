@@ -185,7 +185,6 @@ class PoolSpec(SlidingSpec):
             counts_at=self.counts_at,
             counts_pitch=self.counts_pitch,
             counts=first_or_zero(inputs.constants),
-            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
 

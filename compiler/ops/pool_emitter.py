@@ -14,7 +14,7 @@ from numba import njit
 from compiler.instructions.builders import DDR, FAR, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move, strided
 from compiler.instructions.node_context import MADE_BY_READER, UB_SLOT, Node, Work, locate_operand, locate_result
 from compiler.instructions.repeats import pools_pixelwise
-from compiler.instructions.tiles import count_tiles, load_box, store_tile
+from compiler.instructions.tiles import UbTiles, load_box, next_tile, store_tile
 from compiler.instructions.vector_grid import Axes, grid, max_instructions
 from compiler.ir.reach import demanded
 from simulator.kernel_addresses import call_kernel, pointer_to
@@ -30,12 +30,11 @@ GRANULE = 8  # blocks of UB per unit of hazard detection (`schedule.segment_acce
 
 
 class PoolJob(NamedTuple):
-    """Pooling of output rows [first_row, first_row + rows).  in_first: input row at `source.base`."""
+    """Pooling of a node's rows."""
 
     dtype: int
     tag: int
-    planes: int
-    out_w: int
+    tiles: UbTiles
     in_h: int
     in_w: int
     kh: int
@@ -52,14 +51,6 @@ class PoolJob(NamedTuple):
     counts_at: int  # DDR block of the counts [out_h][out_w], or -1
     counts_pitch: int  # blocks from row to row of the counts in DDR
     counts: int  # UB address of a tile's counts; in a fed pool, of the values between two passes
-    tile_planes: int
-    tile_rows: int
-    tile_columns: int
-    slot_0: int
-    slot_1: int
-    first_row: int = 0
-    rows: int = 0
-    in_first: int = 0
 
 
 @njit(cache=True)
@@ -210,69 +201,68 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
     A slot of UB holds the pixels under the windows of a tile, then the values between two passes.  Results of the second pass overwrite the
     pixels.  Results of a single pass lie behind the pixels.
     """
-    count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
-    in_rows_max = (tile_rows - 1) * job.sh + job.kh
-    in_columns_max = job.in_w if tiles_per_row == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
-    in_blocks = job.tile_planes * in_rows_max * (max(in_columns_max, job.tile_columns) if job.passes == BOTH else in_columns_max)
+    tiles = job.tiles
+    has_rows = tiles.tile_columns >= tiles.width  # whether tiles have all columns
+    in_rows_max = (min(tiles.tile_rows, tiles.rows) - 1) * job.sh + job.kh
+    in_columns_max = job.in_w if has_rows else min(job.in_w, (tiles.tile_columns - 1) * job.sw + job.kw)
+    in_blocks = tiles.tile_planes * in_rows_max * (max(in_columns_max, tiles.tile_columns) if job.passes == BOTH else in_columns_max)
     op = _VMAX if job.is_max else _VADD
-    for p in range(0, job.planes, job.tile_planes):
-        planes = min(job.tile_planes, job.planes - p)
-        for tile in range(count):
-            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
-            rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
-            oy = job.first_row + r
-            y0 = max(0, oy * job.sh - job.pad_top)
-            y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
-            x0, x1 = 0, job.in_w
-            if tiles_per_row > 1:
-                x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
-                x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
-            # upper bound of the records of the tile
-            in_rows, wide = y1 - y0, x1 - x0
-            size_in, size_out = in_rows * wide, rows * columns
-            origin_x = c * job.sw - job.pad_left
-            whole_rows = columns == 1 and origin_x <= x0 and origin_x + job.kw >= x1 and (rows == 1 or wide > 1)
-            pooling = rows * (planes + 7) * (3 + job.kh * wide // 255)
-            if not whole_rows:
-                pooling = _max_fold_instructions(job.kh, wide, rows, planes) + _max_fold_instructions(job.kw, columns, rows, planes)
-            worst = pooling + 64 + planes * 3 + 2 * in_rows
-            if cursor + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
-                return -1
-            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
-            parity[UB_SLOT] ^= 1
-            scratch = slot + in_blocks
-            acc = slot if job.passes == BOTH and not whole_rows else scratch
-            cursor = load_box(out, cursor, job.dtype, job.tag, source, p, y0 - job.in_first, in_rows, job.in_w, x0, wide, planes, slot)
-            # factor before the sum, windows, factor after the sum or counts of pixels
-            added = whole_rows and job.after != 0
-            if job.scale != 0 and not added:
-                cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, slot, slot, -1, -1, 0, 0, planes * size_in, job.scale)
-            if whole_rows:
-                cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, acc, -1, -1, -1, 0, 0, planes * size_out, job.fill)
-                factor = -1
-                if added:
-                    factor = acc + planes * size_out
-                    cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, factor, -1, -1, -1, 0, 0, 1, job.scale)
-                for row in range(rows):
-                    top = (oy + row) * job.sh - job.pad_top
-                    first_row, stop_row = max(y0, top), min(y1, top + job.kh)
-                    x, pixels = slot + (first_row - y0) * wide, (stop_row - first_row) * wide
-                    in_place = rows == 1 or job.sh >= job.kh
-                    cursor = _over_pixels(
-                        out, cursor, op, job.dtype, job.tag, acc + row, size_out, x, size_in, planes, pixels, in_place, factor, job.scale
-                    )
-                if added and job.after != _ONE:
-                    cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, acc, acc, -1, -1, 0, 0, planes * size_out, job.after)
-            else:
-                cursor = _slide(out, cursor, job, oy, rows, origin_x - x0, columns, y0, in_rows, wide, planes, slot, size_in, scratch, acc)
-            if job.counts_at >= 0:
-                first = job.counts_at + oy * job.counts_pitch + c
-                ddr_counts, ub_counts = TilePlace(DDR, first, 0, FAR, 0, columns, job.counts_pitch - columns), dense(UB, job.counts, 0)
-                cursor = move(out, cursor, job.dtype, job.tag, MTE2, ddr_counts, 0, ub_counts, 0, 0, 1, size_out)
-                for plane in range(planes):
-                    d = acc + plane * size_out
-                    cursor = flat(out, cursor, _VMUL, job.dtype, job.tag, d, d, job.counts, -1, 1, 0, size_out, 0)
-            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.out_w + c, size_out, planes, acc)
+    index, tile = 0, next_tile(tiles, 0, parity)
+    while tile.planes > 0:
+        p, planes, rows, c, columns, slot = tile.plane, tile.planes, tile.rows, tile.column, tile.columns, tile.slot
+        oy = tiles.first_row + tile.row
+        y0 = max(0, oy * job.sh - job.pad_top)
+        y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
+        x0, x1 = 0, job.in_w
+        if not has_rows:
+            x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
+            x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
+        # upper bound of the records of the tile
+        in_rows, wide = y1 - y0, x1 - x0
+        size_in, size_out = in_rows * wide, tile.size
+        origin_x = c * job.sw - job.pad_left
+        whole_rows = columns == 1 and origin_x <= x0 and origin_x + job.kw >= x1 and (rows == 1 or wide > 1)
+        pooling = rows * (planes + 7) * (3 + job.kh * wide // 255)
+        if not whole_rows:
+            pooling = _max_fold_instructions(job.kh, wide, rows, planes) + _max_fold_instructions(job.kw, columns, rows, planes)
+        worst = pooling + 64 + planes * 3 + 2 * in_rows
+        if cursor + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
+            return -1
+        scratch = slot + in_blocks
+        acc = slot if job.passes == BOTH and not whole_rows else scratch
+        cursor = load_box(out, cursor, job.dtype, job.tag, source, p, y0 - tiles.in_first, in_rows, job.in_w, x0, wide, planes, slot)
+        # factor before the sum, windows, factor after the sum or counts of pixels
+        added = whole_rows and job.after != 0
+        if job.scale != 0 and not added:
+            cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, slot, slot, -1, -1, 0, 0, planes * size_in, job.scale)
+        if whole_rows:
+            cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, acc, -1, -1, -1, 0, 0, planes * size_out, job.fill)
+            factor = -1
+            if added:
+                factor = acc + planes * size_out
+                cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, factor, -1, -1, -1, 0, 0, 1, job.scale)
+            for row in range(rows):
+                top = (oy + row) * job.sh - job.pad_top
+                first_row, stop_row = max(y0, top), min(y1, top + job.kh)
+                x, pixels = slot + (first_row - y0) * wide, (stop_row - first_row) * wide
+                in_place = rows == 1 or job.sh >= job.kh
+                cursor = _over_pixels(
+                    out, cursor, op, job.dtype, job.tag, acc + row, size_out, x, size_in, planes, pixels, in_place, factor, job.scale
+                )
+            if added and job.after != _ONE:
+                cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, acc, acc, -1, -1, 0, 0, planes * size_out, job.after)
+        else:
+            cursor = _slide(out, cursor, job, oy, rows, origin_x - x0, columns, y0, in_rows, wide, planes, slot, size_in, scratch, acc)
+        if job.counts_at >= 0:
+            first = job.counts_at + oy * job.counts_pitch + c
+            ddr_counts, ub_counts = TilePlace(DDR, first, 0, FAR, 0, columns, job.counts_pitch - columns), dense(UB, job.counts, 0)
+            cursor = move(out, cursor, job.dtype, job.tag, MTE2, ddr_counts, 0, ub_counts, 0, 0, 1, size_out)
+            for plane in range(planes):
+                d = acc + plane * size_out
+                cursor = flat(out, cursor, _VMUL, job.dtype, job.tag, d, d, job.counts, -1, 1, 0, size_out, 0)
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, tile.first, size_out, planes, acc)
+        index += 1
+        tile = next_tile(tiles, index, parity)
     return cursor
 
 
@@ -282,7 +272,7 @@ def pool_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: 
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
-    job.first_row, job.rows, job.in_first = start, stop - start, first
+    job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first
     return emit_pool(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)
 
 
@@ -302,20 +292,21 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
     FIXPIPE and VECTOR do not wait for each other.
     """
     start, stop = work.computed[node.k, node.t]
+    tiles = job.tiles
     storage, plane, _, _, _, _ = work.jobs.reads[work.jobs.read_start[node.k]]
     target = locate_result(work, node, start)
-    in_plane = fed_plane((job.tile_rows - 1) * job.sh + job.kh, max(job.in_w, job.out_w))
+    in_plane = fed_plane((tiles.tile_rows - 1) * job.sh + job.kh, max(job.in_w, tiles.width))
     ready_rows = last = np.int64(0)  # input rows in UB so far, and the block of plane 0 behind them
-    for oy in range(start, stop, job.tile_rows):
-        rows = min(job.tile_rows, stop - oy)
+    for oy in range(start, stop, tiles.tile_rows):
+        rows = min(tiles.tile_rows, stop - oy)
         y0, y1 = max(0, oy * job.sh - job.pad_top), min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
-        size_out = rows * job.out_w
-        slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
+        size_out = rows * tiles.width
+        slot = tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0
         parity[UB_SLOT] ^= 1
         pooling = (
-            _max_fold_instructions(job.kh, job.in_w, rows, job.planes)
-            + _max_fold_instructions(job.kw, job.out_w, rows, job.planes)
-            + max_instructions(job.in_w * (y1 - y0), 1, job.planes)
+            _max_fold_instructions(job.kh, job.in_w, rows, tiles.planes)
+            + _max_fold_instructions(job.kw, tiles.width, rows, tiles.planes)
+            + max_instructions(job.in_w * (y1 - y0), 1, tiles.planes)
         )
         if cursor + pooling + _ROOM >= out.shape[0]:
             return -1
@@ -324,10 +315,10 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         to = slot + -old % GRANULE
         if old > 0:
             strides = (1, 0, in_plane)
-            cursor = grid(out, cursor, _VCOPY, job.dtype, job.tag, (old, 1, job.planes), to, strides, last - old, strides, -1, strides, 0)
+            cursor = grid(out, cursor, _VCOPY, job.dtype, job.tag, (old, 1, tiles.planes), to, strides, last - old, strides, -1, strides, 0)
         first = max(y0, ready_rows)
         for producer in range(node.k):
-            feeds = work.jobs.writes[producer, 0] == storage and plane <= work.jobs.writes[producer, 1] < plane + job.planes
+            feeds = work.jobs.writes[producer, 0] == storage and plane <= work.jobs.writes[producer, 1] < plane + tiles.planes
             if y1 > first and feeds and work.jobs.pool_roles[producer] == MADE_BY_READER:
                 into = to + old + (work.jobs.writes[producer, 1] - plane) * in_plane
                 conv_job = pointer_to(work.jobs.records, work.jobs.kind[producer, 1])
@@ -338,13 +329,13 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         if cursor + pooling + _ROOM >= out.shape[0]:
             return -1
         ready_rows, last = y1, to + (y1 - y0) * job.in_w
-        acc = slot + job.planes * in_plane
+        acc = slot + tiles.planes * in_plane
         first_pass = job.counts if job.passes == BOTH else acc
         if job.scale != 0:
-            n_new, strides = ((y1 - y0) * job.in_w, 1, job.planes), (1, 0, in_plane)
+            n_new, strides = ((y1 - y0) * job.in_w, 1, tiles.planes), (1, 0, in_plane)
             cursor = grid(out, cursor, _VMULS, job.dtype, job.tag, n_new, to, strides, to, strides, -1, strides, job.scale)
         cursor = _slide(
-            out, cursor, job, oy, rows, -job.pad_left, job.out_w, y0, y1 - y0, job.in_w, job.planes, to, in_plane, first_pass, acc
+            out, cursor, job, oy, rows, -job.pad_left, tiles.width, y0, y1 - y0, job.in_w, tiles.planes, to, in_plane, first_pass, acc
         )
-        cursor = store_tile(out, cursor, job.dtype, job.tag, target, 0, (oy - start) * job.out_w, size_out, job.planes, acc)
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, 0, (oy - start) * tiles.width, size_out, tiles.planes, acc)
     return cursor

@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ProductShape(TargetOp):
-    """A product of the matrix unit, a Conv or a MatMul (`ops.matmul`): `groups` products of [pixels x k1 blocks] by [k1 blocks x n1 * 16 channels].
+    """A Conv, or a MatMul (`ops.matmul`): `groups` products of [pixels x k1 blocks] by [k1 blocks x n1 * 16 channels].
 
     fractal: fractal of the input's data type.  l0: L0 sizes of the machine.  c1: input planes per group.  lanes: C0, or 4 for a four-lane
     image.  weights_at, bias_at: DDR blocks of weights and biases; bias_at is -1 without biases.  run_of_k1: if the blocks of k are a run of

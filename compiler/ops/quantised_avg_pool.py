@@ -213,7 +213,6 @@ class AverageSpec(SlidingSpec):
             halvings=self.halvings,
             exact=int(self.exact),
             factors=MeanFactors(*map(float_bits, factors)),
-            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
     def tables(self) -> list[NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from numba import njit
 from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move
 from compiler.instructions.conversion import HALF, WIDE, convert_runs, stride_blocks
 from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
-from compiler.instructions.tiles import count_tiles, load_box, store_tile
+from compiler.instructions.tiles import UbTiles, load_box, next_tile, store_tile
 from compiler.instructions.vector_grid import Axes, grid, grid_of_three, max_instructions
 from compiler.ir.reach import demanded
 from simulator.npu.isa import Op
@@ -51,7 +51,7 @@ class MeanFactors(NamedTuple):
 
 
 class AverageJob(NamedTuple):
-    """Averages of output rows [first_row, first_row + rows).  in_first: input row at `source.base`.
+    """Averages of a node's rows.
 
     padded: whether padding counts as values.  chunk: pixels per chunk if one window is the whole image, else 0.  halvings: number of
     float16 additions of half a chunk to the other half.  exact: whether windows without padding may be added in any order.
@@ -60,8 +60,7 @@ class AverageJob(NamedTuple):
     dtype: int
     source: int  # data type of the pixels
     tag: int
-    planes: int
-    out_w: int
+    tiles: UbTiles
     in_h: int
     in_w: int
     kh: int
@@ -75,14 +74,6 @@ class AverageJob(NamedTuple):
     halvings: int
     exact: int
     factors: MeanFactors
-    tile_planes: int
-    tile_rows: int
-    tile_columns: int
-    slot_0: int
-    slot_1: int
-    first_row: int = 0
-    rows: int = 0
-    in_first: int = 0
 
 
 class TileBox(NamedTuple):
@@ -338,23 +329,24 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 
     Sums of all chunks stay in the slot of the first chunk.  The planes of a pixel are adjacent, so every step is one run.
     """
+    tiles = job.tiles
     pixels, chunk, engine = job.in_h * job.in_w, job.chunk, MTE2 if source.memory == DDR else MTE1
     most_left = count_folded(chunk, job.halvings)
-    for p in range(0, job.planes, job.tile_planes):
-        planes = min(job.tile_planes, job.planes - p)
+    for p in range(0, tiles.planes, tiles.tile_planes):
+        planes = min(tiles.tile_planes, tiles.planes - p)
         run_records = WIDE * chunk * planes // 2040 + 2
         room = (pixels // chunk + 1) * (planes + 8 + (job.halvings + 4) * run_records) + 24 * run_records
         if cursor + room >= out.shape[0]:
             return -1
-        sums = (job.slot_1 if parity[UB_SLOT] else job.slot_0) + job.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
+        sums = (tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0) + tiles.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
         # chunks of pixels: float16, halvings, and float32 sums of all chunks
         for begin in range(0, pixels, chunk):
-            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
+            slot = tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0
             parity[UB_SLOT] ^= 1
             size = min(chunk, pixels - begin)
             into = TilePlace(UB, slot, 1, FAR, 0, 1, planes - 1) if planes > 1 else dense(UB, slot, size)
             cursor = move(out, cursor, job.source, job.tag, engine, source, begin, into, 0, p, planes, size)
-            half, count = slot + job.tile_planes * chunk, size
+            half, count = slot + tiles.tile_planes * chunk, size
             cursor = stride_blocks(out, cursor, _VCONVERT, _F16, job.tag, half, slot, planes * size, 1, HALF, 1, 1, job.source)
             for _ in range(job.halvings):
                 if count > 1:
@@ -363,7 +355,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
                         out, cursor, _VADD, _F16, job.tag, half, half, half + HALF * planes * (count - count // 2), -1, 1, 0, blocks, 0
                     )
                 count -= count // 2
-            wide = sums if begin == 0 else slot + job.tile_planes * (1 + HALF) * chunk
+            wide = sums if begin == 0 else slot + tiles.tile_planes * (1 + HALF) * chunk
             cursor = stride_blocks(out, cursor, _VCONVERT, _F32, job.tag, wide, half, HALF * planes * count, 1, WIDE // HALF, 1, 1, _F16)
             if begin > 0:
                 cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, wide, -1, 1, 0, WIDE * planes * count, 0)
@@ -372,7 +364,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
             cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, sums + one * (count - count // 2), -1, 1, 0, one * (count // 2), 0)
             count -= count // 2
         # the sum of all pixels: zero point, scale, limits, rounding
-        y = sums + job.tile_planes * WIDE * most_left
+        y = sums + tiles.tile_planes * WIDE * most_left
         cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.less)
         cursor = flat(out, cursor, _VMULS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.times)
         cursor = flat(out, cursor, _VMAXS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.factors.low)
@@ -387,53 +379,51 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 @njit(cache=True)
 def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
     """Emit windows tile by tile.  A slot holds bytes (later results), pixels as floats, sums, and CONSTANTS blocks."""
-    count, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    tiles = job.tiles
+    has_rows = tiles.tile_columns >= tiles.width  # whether tiles have all columns
+    tile_rows = min(tiles.tile_rows, tiles.rows)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
-    in_columns_max = job.in_w if tiles_per_row == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
-    in_max, out_max = in_rows_max * in_columns_max, tile_rows * job.tile_columns
-    floats, means = rooms(job.exact != 0, job.kh, job.kw, in_rows_max, in_columns_max, tile_rows, job.tile_columns)
-    for p in range(0, job.planes, job.tile_planes):
-        planes = min(job.tile_planes, job.planes - p)
-        for tile in range(count):
-            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
-            rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
-            oy = job.first_row + r
-            y0 = max(0, oy * job.sh - job.pad_top)
-            y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
-            x0, x1 = 0, job.in_w
-            if tiles_per_row > 1:
-                x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
-                x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
-            window_top, window_left = oy * job.sh - job.pad_top - y0, c * job.sw - job.pad_left - x0
-            box = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, window_top, window_left, columns, rows * columns)
-            # upper bound of the records of the tile; every box in order adds the same bound again
-            size_in, size_out = planes * box.high * box.wide, planes * rows * columns
-            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
-            floats_base = slot + job.tile_planes * max(in_max, out_max)
-            sums = floats_base + job.tile_planes * floats
-            number = sums + job.tile_planes * means
-            per_tap = max_instructions(WIDE * columns, rows, planes)
-            regions = min(rows, 2 * job.kh + 1) * min(columns, 2 * job.kw + 1)
-            room = (
-                (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64
-                + 4 * planes + 2 * box.high
-            )  # fmt: skip
-            if job.exact:
-                _, boxes = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, True)
-                room += HALF * (job.kh + job.kw + 2) * (max_instructions(HALF * box.wide, rows, planes) + 1)
-                room += boxes * (room + planes * (box.high + box.wide + 8))
-            if cursor + room >= out.shape[0]:
-                return -1
-            parity[UB_SLOT] ^= 1
-            cursor = load_box(
-                out, cursor, job.source, job.tag, source, p, y0 - job.in_first, box.high, job.in_w, x0, box.wide, planes, slot
-            )
-            if job.exact:
-                cursor, _ = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, False)
-            else:
-                cursor = _in_order(out, cursor, job, sums, floats_base, slot, number, classes, box, box)
-            cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
-            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.out_w + c, rows * columns, planes, slot)
+    in_columns_max = job.in_w if has_rows else min(job.in_w, (tiles.tile_columns - 1) * job.sw + job.kw)
+    in_max, out_max = in_rows_max * in_columns_max, tile_rows * tiles.tile_columns
+    floats, means = rooms(job.exact != 0, job.kh, job.kw, in_rows_max, in_columns_max, tile_rows, tiles.tile_columns)
+    index, tile = 0, next_tile(tiles, 0, parity)
+    while tile.planes > 0:
+        p, planes, rows, c, columns, slot = tile.plane, tile.planes, tile.rows, tile.column, tile.columns, tile.slot
+        oy = tiles.first_row + tile.row
+        y0 = max(0, oy * job.sh - job.pad_top)
+        y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
+        x0, x1 = 0, job.in_w
+        if not has_rows:
+            x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
+            x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
+        window_top, window_left = oy * job.sh - job.pad_top - y0, c * job.sw - job.pad_left - x0
+        box = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, window_top, window_left, columns, rows * columns)
+        # upper bound of the records of the tile; every box in order adds the same bound again
+        size_in, size_out = planes * box.high * box.wide, planes * rows * columns
+        floats_base = slot + tiles.tile_planes * max(in_max, out_max)
+        sums = floats_base + tiles.tile_planes * floats
+        number = sums + tiles.tile_planes * means
+        per_tap = max_instructions(WIDE * columns, rows, planes)
+        regions = min(rows, 2 * job.kh + 1) * min(columns, 2 * job.kw + 1)
+        room = (
+            (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64
+            + 4 * planes + 2 * box.high
+        )  # fmt: skip
+        if job.exact:
+            _, boxes = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, True)
+            room += HALF * (job.kh + job.kw + 2) * (max_instructions(HALF * box.wide, rows, planes) + 1)
+            room += boxes * (room + planes * (box.high + box.wide + 8))
+        if cursor + room >= out.shape[0]:
+            return -1
+        cursor = load_box(out, cursor, job.source, job.tag, source, p, y0 - tiles.in_first, box.high, job.in_w, x0, box.wide, planes, slot)
+        if job.exact:
+            cursor, _ = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, False)
+        else:
+            cursor = _in_order(out, cursor, job, sums, floats_base, slot, number, classes, box, box)
+        cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, tile.first, tile.size, planes, slot)
+        index += 1
+        tile = next_tile(tiles, index, parity)
     return cursor
 
 
@@ -443,7 +433,7 @@ def average_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
-    job.first_row, job.rows, job.in_first = start, stop - start, first
+    job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first
     source, target = locate_operand(work, node, 0, first), locate_result(work, node, start)
     if job.chunk:
         return _whole(out, cursor, job, source, target, parity)

@@ -51,9 +51,7 @@ class ReflowSpec(OnVector):
         assert isinstance(inputs.tiling, VectorTiling)
         return ReflowJob(
             **self.common(inputs),
-            width=self.out_w,
             before=self.before,
             pixels=self.in_h * self.in_w,
             fill=float_bits(self.fill),
-            tile_planes=self.planes_of_tile(inputs.tiling),
         )

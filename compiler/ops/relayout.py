@@ -71,14 +71,12 @@ class RelayoutSpec(OnVector):
         op = self.operator
         return RelayoutJob(
             **self.common(inputs),
-            width=self.out_w,
             in_w=self.in_w,
             deep=self.deep,
             group=op.first[0],
             pixel=op.first[1],
             fill=float_bits(op.fill),
             filled=int(op.filled),
-            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
     def tables(self) -> list[NDArray[np.int64]]:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from compiler.instructions.builders import DDR, MTE1, MTE2, UB, Ints, TilePlace, block_at, compile_once, copy, flat
-from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
-from compiler.instructions.tiles import count_tiles, store_tile
+from compiler.instructions.node_context import Node, Work, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import UbTiles, next_tile, store_tile
 from compiler.ir.reach import demanded
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
@@ -19,30 +19,20 @@ _ROOM = 4  # records that are written between two checks of the room
 
 
 class RelayoutJob(NamedTuple):
-    """Relayout of output rows [first_row, first_row + rows) of `width` pixels.  in_first: input pixel at `source.base`.
+    """Relayout of a node's rows.  deep: planes of a group.  group, pixel: place of the input for digits that are all 0.
 
-    deep: planes of a group.  group, pixel: place of the input for digits that are all 0.  fill: float32 bits of places without a source;
-    filled: 1 if there are such places.
+    fill: float32 bits of places without a source; filled: 1 if there are such places.
     """
 
     dtype: int
     tag: int
-    planes: int
-    width: int
+    tiles: UbTiles
     in_w: int
     deep: int
     group: int
     pixel: int
     fill: int
     filled: int
-    tile_planes: int
-    tile_rows: int
-    tile_columns: int
-    slot_0: int
-    slot_1: int
-    first_row: int = 0
-    rows: int = 0
-    in_first: int = 0
 
 
 @njit(cache=True)
@@ -124,34 +114,32 @@ def _gather(
 
 @njit(cache=True)
 def _emit(out: Code, cursor: int, job: RelayoutJob, source: TilePlace, target: TilePlace, groups: Ints, pixels: Ints, parity: Ints) -> int:
-    tiles, tiles_per_row, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
-    for p in range(0, job.planes, job.tile_planes):
-        planes = min(job.tile_planes, job.planes - p)
-        for tile in range(tiles):
-            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
-            size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
-            if cursor + 8 + 2 * (planes * size // 2040 + 2) >= out.shape[0]:
-                return -1
-            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
-            parity[UB_SLOT] ^= 1
-            if job.filled:
-                cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, slot, -1, -1, -1, 0, 0, planes * size, job.fill)
-            done = 0
-            while done < planes:
-                lead = (p + done) % job.deep
-                run = min(job.deep - lead, planes - done)
-                group, pixel, inside = _source(groups, groups.shape[0], (p + done) // job.deep)
-                if inside:
-                    cursor = _gather(
-                        out, cursor, job, source, pixels, slot + done * size, size, (job.first_row + r) * job.width + c, size,
-                        (job.group + group) * job.deep + lead, job.pixel + pixel - job.in_first, run,
-                    )  # fmt: skip
-                    if cursor < 0:
-                        return -1
-                done += run
-            if cursor + _ROOM >= out.shape[0]:
-                return -1
-            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.width + c, size, planes, slot)
+    tiles = job.tiles
+    index, tile = 0, next_tile(tiles, 0, parity)
+    while tile.planes > 0:
+        planes, size, slot = tile.planes, tile.size, tile.slot
+        if cursor + 8 + 2 * (planes * size // 2040 + 2) >= out.shape[0]:
+            return -1
+        if job.filled:
+            cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, slot, -1, -1, -1, 0, 0, planes * size, job.fill)
+        done = 0
+        while done < planes:
+            lead = (tile.plane + done) % job.deep
+            run = min(job.deep - lead, planes - done)
+            group, pixel, inside = _source(groups, groups.shape[0], (tile.plane + done) // job.deep)
+            if inside:
+                cursor = _gather(
+                    out, cursor, job, source, pixels, slot + done * size, size, tiles.first_row * tiles.width + tile.first, size,
+                    (job.group + group) * job.deep + lead, job.pixel + pixel - tiles.in_first, run,
+                )  # fmt: skip
+                if cursor < 0:
+                    return -1
+            done += run
+        if cursor + _ROOM >= out.shape[0]:
+            return -1
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, tile.plane, tile.first, size, planes, slot)
+        index += 1
+        tile = next_tile(tiles, index, parity)
     return cursor
 
 
@@ -161,6 +149,6 @@ def relayout_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, pari
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
-    job.first_row, job.rows, job.in_first = start, stop - start, first * job.in_w
+    job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first * job.in_w
     groups, pixels = read_table(work, node, 0, DIGIT_WORDS), read_table(work, node, 1, DIGIT_WORDS)
     return _emit(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), groups, pixels, parity)

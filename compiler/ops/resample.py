@@ -95,12 +95,10 @@ class ResampleSpec(OnVector):
         common = self.common(inputs)
         return ResampleJob(
             **common,
-            out_w=self.out_w,
             in_w=self.in_w,
-            widest=self.input_columns(common["tile_columns"]),
+            widest=self.input_columns(common["tiles"].tile_columns),
             fill=float_bits(self.operator.fill),
             filled=int(self.operator.rows.has_empty or self.operator.columns.has_empty),
-            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
     def tables(self) -> list[NDArray[np.int64]]:

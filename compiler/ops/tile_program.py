@@ -263,14 +263,11 @@ class ProgramSpec(OnVector):
 
     def job(self, inputs: EmitInputs) -> TileJob:
         assert isinstance(inputs.tiling, VectorTiling)
-        program, common, width = self.program, self.common(inputs), self.row_blocks(inputs)
-        common["tile_columns"] = min(common["tile_columns"], width)
+        program = self.program
         return TileJob(
-            **common,
-            width=width,
+            **self.common(inputs, self.row_blocks(inputs)),
             together=program.together,
             group=program.group,
-            tile_planes=self.planes_of_tile(inputs.tiling),
             consts=first_or_zero(inputs.constants),
             streamed=int(streams_constants(inputs)),
             result=program.result,

@@ -13,9 +13,9 @@ from numba import njit
 
 from compiler.instructions.builders import DDR, MTE2, UB, Ints, Steps, along, compile_once, copy, flat, inlined, strided
 from compiler.instructions.conversion import WIDE, stride_blocks
-from compiler.instructions.node_context import UB_SLOT, Node, Work, count_operands, locate_operand, locate_result, read_table
+from compiler.instructions.node_context import Node, Work, count_operands, locate_operand, locate_result, read_table
 from compiler.instructions.repeats import by_planes
-from compiler.instructions.tiles import count_tiles, load_tile, store_tile
+from compiler.instructions.tiles import UbTiles, load_tile, next_tile, store_tile
 from compiler.instructions.vector_grid import grid, grid_of_three
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.program import Code
@@ -56,7 +56,7 @@ _NONE = (0, 0)
 
 
 class TileJob(NamedTuple):
-    """A program on `planes` planes of the result, with rows of `width` blocks.
+    """A program on a node's rows.
 
     together, group, result, packed: see `TileProgram`.  streamed: whether constants are loaded for the planes of a tile, else for all
     planes.  consts: UB address of the constants.
@@ -64,15 +64,9 @@ class TileJob(NamedTuple):
 
     dtype: int
     tag: int
-    planes: int
-    width: int
+    tiles: UbTiles
     together: int
     group: int
-    tile_planes: int
-    tile_rows: int
-    tile_columns: int
-    slot_0: int
-    slot_1: int
     consts: int
     streamed: int
     result: int
@@ -271,47 +265,46 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
     start, stop = work.computed[node.k, node.t]
     inputs, target = count_operands(work, node), locate_result(work, node, start)
     steps, places, constants = read_table(work, node, 0, 10), read_table(work, node, 1, 9), read_table(work, node, 2, 5)
-    count, tiles_per_row, tile_rows = count_tiles(stop - start, job.tile_rows, job.width, job.tile_columns)
-    most_planes, most_size = job.tile_planes // job.together, tile_rows * job.tile_columns
+    tiles = job.tiles
+    tiles.rows = stop - start
+    most_planes, most_size = tiles.tile_planes // job.together, min(tiles.tile_rows, tiles.rows) * tiles.tile_columns
     # runs of planes: constants of the run, then its tiles; per tile: loads, steps, store
-    for p in range(0, job.planes, job.tile_planes):
-        first, planes = p // job.together, min(job.tile_planes, job.planes - p) // job.together
-        const_planes, const_first = (most_planes, 0) if job.streamed else (job.planes // job.together, first)
+    index, tile = 0, next_tile(tiles, 0, parity)
+    while tile.planes > 0:
+        first, planes, size = tile.plane // job.together, tile.planes // job.together, tile.size
+        const_planes, const_first = (most_planes, 0) if job.streamed else (tiles.planes // job.together, first)
         if cursor + constants.shape[0] >= out.shape[0]:
             return -1
-        for i in range(constants.shape[0] if job.streamed else 0):
+        for i in range(constants.shape[0] if job.streamed and tile.first == 0 else 0):
             source, begin_plane, begin, alike, of_plane = constants[i]
             cursor = copy(
                 out, cursor, job.dtype, job.tag, MTE2, DDR, UB, source + of_plane * first, job.consts + begin_plane * const_planes + begin,
                 alike + of_plane * planes, 1, 0, 0, 1, 0, 0,
             )  # fmt: skip
-        for tile in range(count):
-            r, c = tile // tiles_per_row * tile_rows, tile % tiles_per_row * job.tile_columns
-            pixel, size = r * job.width + c, min(tile_rows, stop - start - r) * min(job.tile_columns, job.width - c)
-            # upper bound of the records of a step, or of the moves
-            room = (WIDE * planes + 1) * (WIDE * size * planes // (REPEAT_BLOCKS * MAX_REPEATS) + 2) + 8 * inputs
-            room += (size // 2 + 4) * (WIDE * planes // MAX_REPEATS + 2)
+        # upper bound of the records of a step, or of the moves
+        room = (WIDE * planes + 1) * (WIDE * size * planes // (REPEAT_BLOCKS * MAX_REPEATS) + 2) + 8 * inputs
+        room += (size // 2 + 4) * (WIDE * planes // MAX_REPEATS + 2)
+        if cursor + room >= out.shape[0]:
+            return -1
+        pixel_room = size if job.packed else most_size
+        full_tile = _Tile(tile.slot, most_planes, pixel_room, job.consts, const_planes, const_first, first, 0, planes, size)
+        for i in range(inputs):
+            place, address = locate_operand(work, node, i, start), _address(places, i, full_tile)
+            factor, begin, pixels = (places[i, EXTENT], tile.first, size) if places[i, EXTENT] else (places[i, EXTENT + 2], 0, 1)
+            cursor = load_tile(out, cursor, places[i, DTYPE], job.tag, place, first * factor, begin, pixels, planes * factor, address)
+        k = group = 0
+        while k < steps.shape[0]:
             if cursor + room >= out.shape[0]:
                 return -1
-            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
-            parity[UB_SLOT] ^= 1
-            pixel_room = size if job.packed else most_size
-            full_tile = _Tile(slot, most_planes, pixel_room, job.consts, const_planes, const_first, first, 0, planes, size)
-            for i in range(inputs):
-                place, address = locate_operand(work, node, i, start), _address(places, i, full_tile)
-                factor, begin, pixels = (places[i, EXTENT], pixel, size) if places[i, EXTENT] else (places[i, EXTENT + 2], 0, 1)
-                cursor = load_tile(out, cursor, places[i, DTYPE], job.tag, place, first * factor, begin, pixels, planes * factor, address)
-            k = group = 0
-            while k < steps.shape[0]:
-                if cursor + room >= out.shape[0]:
-                    return -1
-                loop = steps[k, LOOP]
-                group_tile = _Tile(slot, most_planes, pixel_room, job.consts, const_planes, const_first, first, group, job.group, size)
-                cursor = _step(out, cursor, job.tag, steps[k], places, group_tile if loop else full_tile)
-                k += 1
-                if loop > 0:  # repeat the loop for the next group
-                    group = group + job.group if group + job.group < planes else 0
-                    k -= loop if group else 0
-            result = _address(places, job.result, full_tile)
-            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, pixel, size, planes * job.together, result)
+            loop = steps[k, LOOP]
+            group_tile = _Tile(tile.slot, most_planes, pixel_room, job.consts, const_planes, const_first, first, group, job.group, size)
+            cursor = _step(out, cursor, job.tag, steps[k], places, group_tile if loop else full_tile)
+            k += 1
+            if loop > 0:  # repeat the loop for the next group
+                group = group + job.group if group + job.group < planes else 0
+                k -= loop if group else 0
+        result = _address(places, job.result, full_tile)
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, tile.plane, tile.first, size, planes * job.together, result)
+        index += 1
+        tile = next_tile(tiles, index, parity)
     return cursor

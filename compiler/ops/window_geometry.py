@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from compiler.ir.operators import COLUMNS, Convolution, Pool, QuantisedAverage
 from compiler.ir.region import Rows
@@ -43,10 +43,10 @@ class SlidingSpec(OnVector):
     operator: Pooling
 
     @property
-    def geometry(self) -> dict[str, int]:
+    def geometry(self) -> dict[str, Any]:
         """Fields of a job for the positions of windows."""
         (kh, kw), (sh, sw), (pad_top, pad_left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
-        image = {"in_h": self.in_h, "in_w": self.in_w, "out_w": self.out_w}
+        image = {"in_h": self.in_h, "in_w": self.in_w}
         return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": pad_top, "pad_left": pad_left}
 
     def wide(self, columns: int) -> int:
