@@ -190,15 +190,15 @@ class Coordinator:
                 self.jobs.start(TRAINING, training)
                 continue
             budget = self.ledger.budget
-            due = self.schedule.next(budget.candidates, budget.seconds(), budget.readings)
-            if due is None:
+            entry = self.schedule.next(budget.candidates, budget.seconds(), budget.readings)
+            if entry is None:
                 return
             self._running += 1
-            logged, (key, job) = self.ledger.logged, due
+            log_answers, (key, job) = self.ledger.logged, entry
             if self.dropped:
                 job = job._replace(dropped=tuple(self.dropped))
-            if logged is not None:
-                job = job._replace(answers=logged.since(job.version - BEGAN, self.ledger.ahead.tasks))
+            if log_answers is not None:
+                job = job._replace(answers=log_answers.since(job.version - BEGAN, self.ledger.ahead.tasks))
                 if job.readings is not None and key == self.schedule.frontier and self.jobs.workers == 1:
                     job = job._replace(readings=max(0, (budget.readings or 0) - self.ledger.readings))  # all before it have their place
             self.jobs.start(key, job)
@@ -265,7 +265,8 @@ class Coordinator:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, JobResult):
                     self._receive(key, result)
-        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.complete and self._commit(due):
-            pass
+        while self._found_all is None and (job_result := self.schedule.to_commit()) is not None:
+            if not (job_result.complete and self._commit(job_result)):
+                break
         for key in sorted(self.schedule.waiting):
             self.ledger.keep(self.schedule.waiting[key])

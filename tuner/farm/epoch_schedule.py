@@ -78,16 +78,16 @@ class EpochSchedule:
             return None
         if key == self._next:
             self._next = self._after(key)
-        limited = key not in self._unlimited
+        has_limit = key not in self._unlimited
         return Due(
             key,
             Job(
                 *key,
                 BEGAN + version,
                 models,
-                None if programs is None or not limited else max(0, programs - self.programs[version]),
+                None if programs is None or not has_limit else max(0, programs - self.programs[version]),
                 None if epoch == FIRST else seconds,  # a run always measures one program
-                readings=None if readings is None or not limited else max(0, readings - self.readings[version]),
+                readings=None if readings is None or not has_limit else max(0, readings - self.readings[version]),
             ),
         )
 
@@ -154,10 +154,10 @@ class EpochSchedule:
             "readings": self.readings,
         }
 
-    def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], trained: int) -> list[list[bytes]]:
-        """Restore a state.  findings: all committed findings, in order.  Returns those of complete epochs."""
+    def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], models: int) -> list[list[bytes]]:
+        """Restore a state.  findings: all committed ones, in order; returns those of complete epochs.  models: number of trained ones."""
         epoch, _ = self.frontier = self._next = int(state["frontier"][0]), int(state["frontier"][1])
-        self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
+        self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, models
         self.programs, self.readings = ([int(count) for count in state[name]] for name in ("programs", "readings"))
         every = iter(findings)
         epochs = [[next(every) for _ in range(1 if complete == FIRST else self.shards)] for complete in range(epoch)]

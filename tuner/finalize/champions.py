@@ -42,15 +42,15 @@ class ChosenPlans(NamedTuple):
     baselines: Mapping[str, Plan]
 
 
-def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneConfig, request: TuneRequest) -> ChosenPlans:
+def choose_plans(model: LoweredModel, end: SessionEnd[LocalPath], config: TuneConfig, request: TuneRequest) -> ChosenPlans:
     """Champions, baselines and the robust program, written to `plans/`; a board that measures runs the finals first."""
     folder, searches, runs = end
     levels, target_graphs = runs[0].levels, [run.spec.target_graph for run in runs]
     ends = [run.ended(str(folder.path)) for run in runs]
-    groups = [[levels[index] for index in group] for group in same_grants(opened.machine, levels)]
+    groups = [[levels[index] for index in group] for group in same_grants(model.machine, levels)]
     bases = {  # levels that grant the same have one baseline, named by the first of them
         group[0]: [
-            faster_in_file_order(opened.compilers[search.pieces[0]], end.baselines[levels.index(group[0])].plan(target_graph), group)
+            faster_in_file_order(model.compilers[search.pieces[0]], end.baselines[levels.index(group[0])].plan(target_graph), group)
             for target_graph, search, end in zip(target_graphs, searches, ends, strict=True)
         ]
         for group in groups
@@ -59,7 +59,7 @@ def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneC
     if runner_spec(config) is not None:
         tell = (lambda _: None) if request.quiet else say
         places = [run.place for run in runs]
-        board_verdicts = verdicts(opened, searches, places, bases, config, spending, request.address, tell)
+        board_verdicts = verdicts(model, searches, places, bases, config, spending, request.address, tell)
     if board_verdicts:
         best = {level: [verdict.plans[level] for verdict in board_verdicts] for level in levels}
         fitting = [plan for verdict in board_verdicts if (plan := verdict.robust) is not None]
@@ -71,13 +71,13 @@ def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneC
         }
         robust = robust_plans(folder.path, searches, levels)
     names = {level: BASELINE if level == levels[0] else f"{BASELINE}.{level}" for level in bases}
-    by_search = {**best, **{names[level]: plans for level, plans in bases.items()}, **({} if robust is None else {"robust": robust})}
-    plans = {name: _model_plan(opened, searches, chosen) for name, chosen in by_search.items()}
+    search_plans = {**best, **{names[level]: plans for level, plans in bases.items()}, **({} if robust is None else {"robust": robust})}
+    plans = {name: _model_plan(model, searches, chosen) for name, chosen in search_plans.items()}
     champions = {level: plans[level] for level in levels}
     baselines = {level: plans[names[group[0]]] for group in groups for level in group}
     write_plans(folder.plans, plans)
     write_plans(folder.plans / OWN, champions)
-    return ChosenPlans(ends, spending, board_verdicts, by_search, plans, champions, baselines)
+    return ChosenPlans(ends, spending, board_verdicts, search_plans, plans, champions, baselines)
 
 
 def write_plans(folder: LocalPath, plans: Mapping[str, Plan]) -> None:
@@ -85,28 +85,28 @@ def write_plans(folder: LocalPath, plans: Mapping[str, Plan]) -> None:
         write_atomically(folder / f"{name}.json", [plan.to_json().encode()])
 
 
-def store_champions(runs: Sequence[SearchRun], opened: LoweredModel, chosen: ChosenPlans) -> None:
+def store_champions(runs: Sequence[SearchRun], model: LoweredModel, choice: ChosenPlans) -> None:
     """Write the champions of each search to the store, if there is one."""
     for index, run in enumerate(runs):
         if run.storing is None:
             continue
-        counted, levels = run.ledger.counted, run.levels
+        counts, levels = run.ledger.counted, run.levels
         champions = {}
         for i, level in enumerate(levels):
-            individual = counted.champions.best[i]
+            individual = counts.champions.best[i]
             assert individual is not None
             cycles = {name: int(count) for name, count in zip(levels, individual.cycles, strict=True) if count < NEVER}
-            champions[level] = Champion(plan=chosen.by_search[level][index], cycles=cycles)
-        robust = chosen.by_search["robust"][index] if "robust" in chosen.by_search else None
-        run.storing.keep(opened.digest, champions, robust, counted.champions.programs, counted.readings)
+            champions[level] = Champion(plan=choice.by_search[level][index], cycles=cycles)
+        robust = choice.by_search["robust"][index] if "robust" in choice.by_search else None
+        run.storing.keep(model.digest, champions, robust, counts.champions.programs, counts.readings)
 
 
-def _model_plan(opened: LoweredModel, searches: Sequence[SearchedSubgraph], chosen: Sequence[Plan]) -> Plan:
+def _model_plan(model: LoweredModel, searches: Sequence[SearchedSubgraph], search_plans: Sequence[Plan]) -> Plan:
     """Plan of a model: each subgraph has the plan of its search, in the names of the search's first subgraph."""
     plans: dict[int, Plan] = {}
-    for search, plan in zip(searches, chosen, strict=True):
+    for search, plan in zip(searches, search_plans, strict=True):
         plans |= {
-            k: plan if k == search.pieces[0] else plan_for(plan, opened.target_graphs[search.pieces[0]], opened.target_graphs[k])
+            k: plan if k == search.pieces[0] else plan_for(plan, model.target_graphs[search.pieces[0]], model.target_graphs[k])
             for k in search.pieces
         }
-    return joined({name: plans[k] for k, name in enumerate(opened.names)})
+    return joined({name: plans[k] for k, name in enumerate(model.names)})

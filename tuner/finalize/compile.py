@@ -50,97 +50,97 @@ class CompiledRun(NamedTuple):
 
 
 def compile_plans(
-    opened: LoweredModel, end: SessionEnd[LocalPath], chosen: ChosenPlans, config: TuneConfig, request: TuneRequest
+    model: LoweredModel, end: SessionEnd[LocalPath], choice: ChosenPlans, config: TuneConfig, request: TuneRequest
 ) -> CompiledRun:
     """Compiled variants, written to `best.onnx`, `plans/`, and files of a part's own stack.
 
     Raises `InfeasibleError` where the NPU has no program for a champion.
     """
     folder, searches, runs = end
-    levels, simulated = runs[0].levels, config.target.name == NPU
+    levels, is_simulated = runs[0].levels, config.target.name == NPU
     try:
-        champions = measure(opened, chosen.champions)
+        champions = measure(model, choice.champions)
     except InfeasibleError as error:
-        if simulated:
+        if is_simulated:
             raise
         raise InfeasibleError(
             f"the NPU has no program for a champion of target {config.target.name}: {error}; plans: {folder.plans}"
         ) from None
-    if simulated and not chosen.verdicts:
-        _check_cycles(searches, chosen, champions)
+    if is_simulated and not choice.verdicts:
+        _check_cycles(searches, choice, champions)
     read = None
-    if chosen.verdicts:
-        read = {chosen.plans[name].digest: cycles_read(searches, chosen.verdicts, p, levels) for name, p in chosen.by_search.items()}
-    candidates = Candidates(champions, _measured_robust(opened, chosen.plans.get("robust"), levels, simulated))
+    if choice.verdicts:
+        read = {choice.plans[name].digest: cycles_read(searches, choice.verdicts, p, levels) for name, p in choice.by_search.items()}
+    candidates = Candidates(champions, _measured_robust(model, choice.plans.get("robust"), levels, is_simulated))
     why_not_judged = unjudged_reason(config.runner.name, config.target.name)
-    shipped = choose_variants(opened, candidates, request.variants, read, why_not_judged, request.insure)
-    write_plans(folder.plans, {level: variant.plan for level, variant in shipped.variants.items()})
-    baselines = measure(opened, chosen.baselines)
-    package(opened, containers_of(opened, shipped.variants), folder.best, request.style)
-    plans = {level: variant.plan for level, variant in shipped.variants.items()}
-    packaged = _write_packaged(opened, plans, folder, request.quiet) if is_packaged(opened) else None
-    unpackaged = (packaged,) if isinstance(packaged, str) else ()
-    files = None if isinstance(packaged, str) else packaged
-    same_as = same_programs(shipped.variants)
+    selection = choose_variants(model, candidates, request.variants, read, why_not_judged, request.insure)
+    write_plans(folder.plans, {level: variant.plan for level, variant in selection.variants.items()})
+    baselines = measure(model, choice.baselines)
+    package(model, containers_of(model, selection.variants), folder.best, request.style)
+    plans = {level: variant.plan for level, variant in selection.variants.items()}
+    package_files = _write_packaged(model, plans, folder, request.quiet) if is_packaged(model) else None
+    stack_faults = (package_files,) if isinstance(package_files, str) else ()
+    files = None if isinstance(package_files, str) else package_files
+    same_as = same_programs(selection.variants)
     try:
-        values = _compare_values(opened, folder, same_as, request.style)
+        values = _compare_values(model, folder, same_as, request.style)
     except (TilefarmError, OSError) as error:  # a finished search is not lost because of a failed comparison
         return CompiledRun(
-            shipped, baselines, read, same_as, {}, (*unpackaged, f"not compared with onnxruntime: {error_line(error)}"), files
+            selection, baselines, read, same_as, {}, (*stack_faults, f"not compared with onnxruntime: {error_line(error)}"), files
         )
-    faults = unpackaged + tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
-    return CompiledRun(shipped, baselines, read, same_as, values, faults, files)
+    faults = stack_faults + tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
+    return CompiledRun(selection, baselines, read, same_as, values, faults, files)
 
 
 def _write_packaged(
-    opened: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath], quiet: bool
+    model: LoweredModel, plans: Mapping[str, Plan], folder: RunFolder[LocalPath], quiet: bool
 ) -> PackagedFiles | str | None:
     """Files of a part's own stack beside `best.onnx`; the reason where it has no room for the plans, None where it cannot run the model."""
     try:
-        packaged = package_plans(opened, plans)
+        package_files = package_plans(model, plans)
     except InfeasibleError as error:  # a finished search is not lost because of it
         return f"no command stream: {error_line(error)}"
     except UnsupportedError as error:
         if not quiet:
             say(f"no command stream: {error_line(error)}")
         return None
-    for suffix, content in packaged.files.items():
+    for suffix, content in package_files.files.items():
         atomic_write(folder.best.with_suffix(suffix), [content])
-    return packaged
+    return package_files
 
 
-def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:
+def _check_cycles(searches: Sequence[SearchedSubgraph], choice: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:
     """Raise `RuntimeError` if a compiled champion differs from the measured cycles."""
-    for i, level in enumerate(chosen.champions):
-        for search, end in zip(searches, chosen.ends, strict=True):
-            cycles, expected = champions[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
-            if cycles != expected:
-                raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
+    for i, level in enumerate(choice.champions):
+        for search, end in zip(searches, choice.ends, strict=True):
+            cycles, search_cycles = champions[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
+            if cycles != search_cycles:
+                raise RuntimeError(f"level {level}: the champion took {search_cycles} cycles when measured, {cycles} when compiled")
 
 
-def _measured_robust(opened: LoweredModel, plan: Plan | None, levels: Sequence[str], simulated: bool) -> MeasuredModel | None:
+def _measured_robust(model: LoweredModel, plan: Plan | None, levels: Sequence[str], is_simulated: bool) -> MeasuredModel | None:
     """Robust program; None without one, or if another target chose a plan that does not fit the NPU."""
     if plan is None:
         return None
     try:
-        return measure(opened, dict.fromkeys(levels, plan))[levels[0]]
+        return measure(model, dict.fromkeys(levels, plan))[levels[0]]
     except InfeasibleError:
-        if simulated:
+        if is_simulated:
             raise
         return None
 
 
 def _compare_values(
-    opened: LoweredModel, folder: RunFolder[LocalPath], same_as: Mapping[str, str | None], style: Style
+    model: LoweredModel, folder: RunFolder[LocalPath], same_as: Mapping[str, str | None], style: Style
 ) -> dict[str, Values]:
     """Values of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
     session = InferenceSession(folder.best)
     feeds = random_feeds(session, 0)
     values: dict[str, Values] = {}
-    with file_with_body(opened.written, folder.best, style, folder.path / ".tmp") as body:
-        expected = apply_fixed_point(
+    with file_with_body(model.written, folder.best, style, folder.path / ".tmp") as body:
+        reference = apply_fixed_point(
             run_reference(body, feeds, StoredTensors.of(session.compiled)), session.compiled, folder.best, feeds, body
         )
         for level, twin in same_as.items():
-            values[level] = compare_values(session, feeds, expected, level) if twin is None else values[twin]
+            values[level] = compare_values(session, feeds, reference, level) if twin is None else values[twin]
     return values

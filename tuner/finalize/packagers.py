@@ -27,22 +27,22 @@ def packager_of(machine: str) -> str | None:
     return next((packager for name, packager in PACKAGERS.items() if machine == name or machine.startswith(f"{name}-")), None)
 
 
-def is_packaged(opened: LoweredModel) -> bool:
+def is_packaged(model: LoweredModel) -> bool:
     """Whether a run of the model writes such files."""
-    return packager_of(opened.machine.name) is not None
+    return packager_of(model.machine.name) is not None
 
 
-def package_plans(opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles:
+def package_plans(model: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles:
     """Files of plans, with the controller's table of their variants in C.
 
     Raises `BadInputError` for a machine that has no packager, and what the packager raises.
     """
-    packager = packager_of(opened.machine.name)
+    packager = packager_of(model.machine.name)
     if packager is None:
-        raise BadInputError(f"--out FILE{STACK_SUFFIX}: machine {opened.machine.name} has no such files; expected {', '.join(PACKAGERS)}")
+        raise BadInputError(f"--out FILE{STACK_SUFFIX}: machine {model.machine.name} has no such files; expected {', '.join(PACKAGERS)}")
     module, _, name = packager.partition(":")
-    packaged = cast(Packager, getattr(importlib.import_module(module), name))(opened, plans)
-    header = table_header(table_of_rows(*packaged.variants, opened.machine), opened.digest, opened.machine.digest)
+    packaged = cast(Packager, getattr(importlib.import_module(module), name))(model, plans)
+    header = table_header(table_of_rows(*packaged.variants, model.machine), model.digest, model.machine.digest)
     return packaged._replace(files={**packaged.files, TABLE_SUFFIX: header})
 
 

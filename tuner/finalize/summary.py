@@ -53,49 +53,49 @@ _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarro
 
 
 def finalize(
-    clock: Clock, opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneConfig, request: TuneRequest, begun_s: float
+    clock: Clock, model: LoweredModel, end: SessionEnd[LocalPath], config: TuneConfig, request: TuneRequest, begun_s: float
 ) -> Summary:
     """Write the plans, the file and the summary of a run whose budget is spent.  begun_s: start, on the clock."""
-    chosen = choose_plans(opened, end, config, request)
-    compiled = compile_plans(opened, end, chosen, config, request)
-    summary = summarize(opened, end, chosen, compiled, config, request, clock.monotonic_s() - begun_s)
+    choice = choose_plans(model, end, config, request)
+    outcome = compile_plans(model, end, choice, config, request)
+    summary = summarize(model, end, choice, outcome, config, request, clock.monotonic_s() - begun_s)
     write_json(end.folder.summary, json.loads(summary.model_dump_json()))
     if not _began_with_champions(end):
-        store_champions(end.runs, opened, chosen)
+        store_champions(end.runs, model, choice)
     return summary
 
 
 def summarize(
-    opened: LoweredModel, end: SessionEnd[LocalPath], chosen: ChosenPlans, compiled: CompiledRun, config: TuneConfig, request: TuneRequest,
+    model: LoweredModel, end: SessionEnd[LocalPath], choice: ChosenPlans, outcome: CompiledRun, config: TuneConfig, request: TuneRequest,
     wall_s: float,
 ) -> Summary:  # fmt: skip
     """Summary of a run whose plans are compiled."""
     folder, searches, runs = end
-    variants, read, verdicts = compiled.shipped.variants, compiled.read, chosen.verdicts
-    counted = [run.ledger.counted for run in runs]
-    candidates = sum(counts.champions.programs for counts in counted)
+    variants, read, verdicts = outcome.shipped.variants, outcome.read, choice.verdicts
+    counters = [run.ledger.counted for run in runs]
+    candidates = sum(counts.champions.programs for counts in counters)
     stored_tasks, stored_readings = _stored_readings(folder)
-    measurements = _measurements(chosen, [counts.readings for counts in counted], stored_readings)
-    beyond = next((values.beyond for values in compiled.values.values() if values.beyond is not None), None)
-    levels, pieces = _levels(opened, runs[0].levels, compiled), _pieces(opened, searches, variants)
+    measurements = _measurements(choice, [counts.readings for counts in counters], stored_readings)
+    beyond = next((values.beyond for values in outcome.values.values() if values.beyond is not None), None)
+    levels, pieces = _levels(model, runs[0].levels, outcome), _pieces(model, searches, variants)
     if read is not None:  # a board's cycles in place of the simulator's
-        by_plan = {chosen.plans[name].digest: plans for name, plans in reversed(chosen.by_search.items())}
-        pieces = pieces_read(pieces, searches, verdicts, {level: by_plan[variant.plan.digest] for level, variant in variants.items()})
-        levels = levels_read(levels, read, chosen.baselines, opened)
+        plan_names = {choice.plans[name].digest: plans for name, plans in reversed(choice.by_search.items())}
+        pieces = pieces_read(pieces, searches, verdicts, {level: plan_names[variant.plan.digest] for level, variant in variants.items()})
+        levels = levels_read(levels, read, choice.baselines, model)
     pairs = list(zip(searches, runs, strict=True))
     proposers = () if _began_with_champions(end) else tuple(chain.from_iterable(_proposers(*pair) for pair in pairs))
     return Summary(
-        status="unconfirmed" if compiled.unconfirmed else "done",
-        unconfirmed=compiled.unconfirmed,
-        first_beyond=None if beyond is None else TensorSummary.of(beyond, opened.source.dtype),
-        weights_beyond=tuple(TensorSummary.of(weight, opened.source.dtype) for weight in opened.weights_beyond),
+        status="unconfirmed" if outcome.unconfirmed else "done",
+        unconfirmed=outcome.unconfirmed,
+        first_beyond=None if beyond is None else TensorSummary.of(beyond, model.source.dtype),
+        weights_beyond=tuple(TensorSummary.of(weight, model.source.dtype) for weight in model.weights_beyond),
         run=folder.run,
-        model=opened.name,
-        model_digest=opened.digest,
-        machine=opened.machine.name,
-        machine_digest=opened.machine.digest,
+        model=model.name,
+        model_digest=model.digest,
+        machine=model.machine.name,
+        machine_digest=model.machine.digest,
         dtype=request.dtype,
-        frames=opened.frames,
+        frames=model.frames,
         seed=request.seed,
         tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
         versions={name: version_of(name, "source tree") for name in _PACKAGES} | {"simulator": simulator.VERSION},
@@ -104,36 +104,36 @@ def summarize(
         measurements=measurements,
         core_hours=round(sum(run.ledger.core_s for run in runs) / 3600, 6),
         stopped=tuple(run.conductor.stopped or "budget" for run in runs),
-        search_gain=None if _began_with_champions(end) else _search_gain(searches, runs, chosen.ends),
+        search_gain=None if _began_with_champions(end) else _search_gain(searches, runs, choice.ends),
         warm_start=tuple(line for run in runs for line in run.warm_start),
         wall_s=round(wall_s, 3),
         candidates=candidates,
         candidates_per_s=round(candidates / wall_s, 3),
-        tasks=sum(counts.tasks for counts in counted),
+        tasks=sum(counts.tasks for counts in counters),
         stored_tasks=stored_tasks,
-        failures=dict(sum((counts.failures for counts in counted), Counter[str]())),
+        failures=dict(sum((counts.failures for counts in counters), Counter[str]())),
         instructions={level: variant.instructions for level, variant in variants.items()},
         variants=len({variant.digest for variant in variants.values()}),
-        cost_model=dict(chain.from_iterable(_model_metrics(opened, *pair).items() for pair in pairs)),
+        cost_model=dict(chain.from_iterable(_model_metrics(model, *pair).items() for pair in pairs)),
         proposers=proposers,
-        npu_mac_share=mac_share(opened.part).share,
-        grouped=None if opened.grouped is None else GroupedSummary(**opened.grouped._asdict()),
-        host=host_nodes(opened.part, opened.machine),
+        npu_mac_share=mac_share(model.part).share,
+        grouped=None if model.grouped is None else GroupedSummary(**model.grouped._asdict()),
+        host=host_nodes(model.part, model.machine),
         pieces=pieces,
         runner=runner_summary(config, searches, verdicts) if verdicts else None,
-        target=_target(config, searches, chosen.ends, runs[0].levels),
-        packaged=_packaged(folder, compiled.packaged),
-        robust=compiled.shipped.robust,
+        target=_target(config, searches, choice.ends, runs[0].levels),
+        packaged=_packaged(folder, outcome.packaged),
+        robust=outcome.shipped.robust,
         levels=levels,
     )
 
 
-def _packaged(folder: RunFolder[LocalPath], packaged: PackagedFiles | None) -> PackagedSummary | None:
+def _packaged(folder: RunFolder[LocalPath], stack: PackagedFiles | None) -> PackagedSummary | None:
     """Files of a part's own stack by name; None without them."""
-    if packaged is None:
+    if stack is None:
         return None
-    names = tuple(folder.best.with_suffix(suffix).name for suffix in packaged.files)
-    return PackagedSummary(files=names, moved=dict(packaged.moved), on_processor=packaged.on_processor)
+    names = tuple(folder.best.with_suffix(suffix).name for suffix in stack.files)
+    return PackagedSummary(files=names, moved=dict(stack.moved), on_processor=stack.on_processor)
 
 
 def _began_with_champions(end: SessionEnd[LocalPath]) -> bool:
@@ -142,12 +142,12 @@ def _began_with_champions(end: SessionEnd[LocalPath]) -> bool:
     return bool(end.folder.identity.champions)
 
 
-def _measurements(chosen: ChosenPlans, readings: Sequence[int], stored: int) -> MeasurementsUse:
-    """Readings of all searches and of the finals.  stored: readings taken from the store."""
-    spending = chosen.spending
-    used = Counter(search=sum(readings), canary=sum(spending.canaries(count) for count in readings), finals=readings_taken(chosen.verdicts))
+def _measurements(choice: ChosenPlans, readings: Sequence[int], store_readings: int) -> MeasurementsUse:
+    """Readings of all searches and of the finals.  store_readings: readings taken from the store."""
+    spending = choice.spending
+    uses = Counter(search=sum(readings), canary=sum(spending.canaries(count) for count in readings), finals=readings_taken(choice.verdicts))
     set_aside = spending.finals * len(readings) if spending.measurements is not None else 0
-    return MeasurementsUse(**used, set_aside=set_aside, asked=used.total(), paid=used.total() - stored)
+    return MeasurementsUse(**uses, set_aside=set_aside, asked=uses.total(), paid=uses.total() - store_readings)
 
 
 def _target(
@@ -168,11 +168,11 @@ def _search_gain(searches: Sequence[SearchedSubgraph], runs: Sequence[SearchRun]
         len(search.pieces) * sum(int(member.cycles[level]) for level, member in enumerate(end.best))
         for search, end in zip(searches, ends, strict=True)
     ]
-    expected = [course.expected for course in courses]
-    shares = [share for share in expected if share is not None]
+    expectations = [course.expected for course in courses]
+    shares = [share for share in expectations if share is not None]
     return GainSummary(
         gain=round(float(np.average([course.gain for course in courses], weights=weights)), 6),
-        expected=round(float(np.average(shares, weights=weights)), 6) if len(shares) == len(expected) else None,
+        expected=round(float(np.average(shares, weights=weights)), 6) if len(shares) == len(expectations) else None,
         saturated=all(course.reached for course in courses),
     )
 
@@ -184,41 +184,41 @@ def _stored_readings(folder: RunFolder[LocalPath]) -> tuple[int, int]:
     return int((rows["level_index"] == 0).sum()), int(rows["readings"].sum())
 
 
-def _pieces(opened: LoweredModel, searches: Sequence[SearchedSubgraph], measured: Mapping[str, MeasuredModel]) -> tuple[PieceSummary, ...]:
-    if len(opened.names) == 1:
+def _pieces(model: LoweredModel, searches: Sequence[SearchedSubgraph], variants: Mapping[str, MeasuredModel]) -> tuple[PieceSummary, ...]:
+    if len(model.names) == 1:
         return ()
-    by_piece = {k: search.run for search in searches for k in search.pieces}
+    search_of = {k: search.run for search in searches for k in search.pieces}
     return tuple(
         PieceSummary(
             piece=name,
-            search=by_piece[k],
+            search=search_of[k],
             operators=len(target_graph.operators),
             first_operator=target_graph.operators[0].name,
             last_operator=target_graph.operators[-1].name,
-            cycles={level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
+            cycles={level: m.pieces[k].timings[level].cycles for level, m in variants.items()},
         )
-        for k, (name, target_graph) in enumerate(zip(opened.names, opened.target_graphs, strict=True))
+        for k, (name, target_graph) in enumerate(zip(model.names, model.target_graphs, strict=True))
     )
 
 
-def _levels(opened: LoweredModel, levels: Sequence[str], compiled: CompiledRun) -> dict[str, LevelSummary]:
-    bounds = [Bound(target_graph) for target_graph in opened.target_graphs]
-    return {level: _level(opened, level, compiled, [bound.of(level) for bound in bounds]) for level in levels}
+def _levels(model: LoweredModel, levels: Sequence[str], outcome: CompiledRun) -> dict[str, LevelSummary]:
+    bounds = [Bound(target_graph) for target_graph in model.target_graphs]
+    return {level: _level(model, level, outcome, [bound.of(level) for bound in bounds]) for level in levels}
 
 
-def _level(opened: LoweredModel, level: str, compiled: CompiledRun, bounds: Sequence[Terms]) -> LevelSummary:
-    machine, variants = opened.machine, compiled.shipped.variants
-    values = compiled.values[level].worst if compiled.values else None
+def _level(model: LoweredModel, level: str, outcome: CompiledRun, bounds: Sequence[Terms]) -> LevelSummary:
+    machine, variants = model.machine, outcome.shipped.variants
+    values = outcome.values[level].worst if outcome.values else None
     variant, timing = variants[level], variants[level].timings[level]
     busy = timing.busy_cycles.sum(0) / (timing.cycles * machine.cores)
-    baseline = compiled.baselines[level].timings[level].cycles
+    baseline = outcome.baselines[level].timings[level].cycles
     return LevelSummary(
         ddr=machine.contention[level],
         cycles=timing.cycles,
-        **rounded_pace(timing.cycles, opened.frames, machine.clock_hz),
+        **rounded_pace(timing.cycles, model.frames, machine.clock_hz),
         plan=variant.plan.digest,
-        same_as=compiled.same_as[level],
-        roofline_cycles=sum(Roofline(target_graph).cycles(0, len(target_graph.operators), level) for target_graph in opened.target_graphs),
+        same_as=outcome.same_as[level],
+        roofline_cycles=sum(Roofline(target_graph).cycles(0, len(target_graph.operators), level) for target_graph in model.target_graphs),
         bound=BoundSummary(
             cycles=sum(terms.cycles for terms in bounds),
             ddr_bytes=sum(terms.traffic_bytes for terms in bounds),
@@ -238,19 +238,19 @@ def _level(opened: LoweredModel, level: str, compiled: CompiledRun, bounds: Sequ
     )
 
 
-def _budget(config: TuneConfig, searched: int, measured: int, wall_s: float) -> BudgetUse:
-    used = {"candidates": searched, "measurements": measured, "seconds": round(wall_s, 3)}
-    return BudgetUse(kind=config.budget.kind, requested=config.budget.amount, used=used[config.budget.kind])
+def _budget(config: TuneConfig, programs: int, readings: int, wall_s: float) -> BudgetUse:
+    amounts = {"candidates": programs, "measurements": readings, "seconds": round(wall_s, 3)}
+    return BudgetUse(kind=config.budget.kind, requested=config.budget.amount, used=amounts[config.budget.kind])
 
 
-def _model_metrics(opened: LoweredModel, search: SearchedSubgraph, run: SearchRun) -> dict[str, float]:
+def _model_metrics(model: LoweredModel, search: SearchedSubgraph, run: SearchRun) -> dict[str, float]:
     out = {}
-    piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
+    piece = f"{model.names[search.pieces[0]]}." if len(model.names) > 1 else ""
     number = run.conductor.models_used
-    for model in run.trainer.models[number - 1] if number else ():
-        if model == run.trainer.prior:
+    for cost_model in run.trainer.models[number - 1] if number else ():
+        if cost_model == run.trainer.prior:
             break  # the figures are for other networks
-        for level, metrics in model.metrics.items():
+        for level, metrics in cost_model.metrics.items():
             out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
             out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)
     return out
@@ -261,5 +261,5 @@ def _proposers(search: SearchedSubgraph, run: SearchRun) -> Iterator[ProposerSum
     trainer = run.trainer
     began: Proposer = "estimate" if trainer.prior is None else "prior"
     yield ProposerSummary(search=search.run, segments=0, chosen=began, pairs={})
-    for judged in trainer.judged[: max(0, run.conductor.models_used - (trainer.prior is not None))]:
-        yield ProposerSummary(search=search.run, segments=judged.segments, chosen=judged.chosen, pairs=dict(judged.pairs))
+    for judgement in trainer.judged[: max(0, run.conductor.models_used - (trainer.prior is not None))]:
+        yield ProposerSummary(search=search.run, segments=judgement.segments, chosen=judgement.chosen, pairs=dict(judgement.pairs))

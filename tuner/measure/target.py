@@ -59,7 +59,7 @@ class Packager(Protocol):
     Raises `InfeasibleError` where the part has no room for a plan, `UnsupportedError` where it cannot run the model.
     """
 
-    def __call__(self, opened: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles: ...
+    def __call__(self, model: LoweredModel, plans: Mapping[str, Plan]) -> PackagedFiles: ...
 
 
 def find_target(name: str) -> MakesTarget:

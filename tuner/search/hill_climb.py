@@ -30,15 +30,15 @@ _LEAST = 8  # least number of changes without gain
 _NEAR = 1.03  # largest ratio of estimated cycles of new segments to replaced ones: hardly any change beyond it wins
 
 
-def grow_children(context: SearchContext, count: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
-    """Grow at most `count` new programs, not in `taken`; none if no program was measured."""
-    grown = list[Genome]()
+def grow_children(context: SearchContext, count: int, programs: Collection[Genome]) -> Asking[list[Genome]]:
+    """Grow at most `count` new programs, not in `programs`; none if no program was measured."""
+    children = list[Genome]()
     for number in range(count if context.config.search.changes and context.known.population.members else 0):
         level = _level(context, context.number * count + number)
-        child = yield from _grow_child(context, level, {*taken, *grown})
+        child = yield from _grow_child(context, level, {*programs, *children})
         if child is not None:
-            grown.append(child)
-    return grown
+            children.append(child)
+    return children
 
 
 def _level(context: SearchContext, number: int) -> int:
@@ -47,7 +47,7 @@ def _level(context: SearchContext, number: int) -> int:
     return int(np.searchsorted(shares, number * _GOLDEN % 1 * shares[-1], "right"))
 
 
-def _grow_child(context: SearchContext, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
+def _grow_child(context: SearchContext, level: int, programs: Collection[Genome]) -> Asking[Genome | None]:
     """Grow a child from one of a level's best programs until `_patience` changes in a row gain nothing.
 
     The child is a new program, not always faster.
@@ -58,20 +58,20 @@ def _grow_child(context: SearchContext, level: int, taken: Collection[Genome]) -
         context.wide = runs_in_sequence(best.genome)  # no proposal of this job says whether to place segments
     current, lineage = best.genome, Proposal(parents=(best.task,))
     cycles = yield from context.foreseen(current, level)
-    seen, candidates = {current}, list[tuple[float, Genome]]()
+    history, candidates = {current}, list[tuple[float, Genome]]()
     while idle < patience:
         idle += 1
-        changed, step = _change(context, current, level)
-        child = None if changed is None else context.permitted(changed, level)
-        if child is None or child in seen:
+        mutant, step = _change(context, current, level)
+        child = None if mutant is None else context.permitted(mutant, level)
+        if child is None or child in history:
             continue
-        seen.add(child)
+        history.add(child)
         step = Proposal(",".join(filter(None, (lineage.by, step.by))), tuple(dict.fromkeys((*lineage.parents, *step.parents))))
         context.propose(child, step)
         if not (yield from _promises(context, child, current, level)):
             continue
         child_cycles = yield from context.foreseen(child, level)
-        if child not in taken and not context.known.measured(child):
+        if child not in programs and not context.known.measured(child):
             candidates.append((child_cycles, child))
         if child_cycles < cycles:
             current, lineage, cycles, idle = child, step, child_cycles, 0
@@ -123,5 +123,5 @@ def _promises(context: SearchContext, child: Genome, parent: Genome, level: int)
     # on several cores segments run side by side, and their sum says nothing; but a program of one segment is its segment
     if context.rules.several > 1 and len(child) + len(parent) > 2:
         return True
-    expected = expected_cycles(np.stack(fitting), context.rules.at[level])
-    return bool(expected[: len(new)].sum() <= _NEAR * expected[len(new) :].sum())
+    estimates = expected_cycles(np.stack(fitting), context.rules.at[level])
+    return bool(estimates[: len(new)].sum() <= _NEAR * estimates[len(new) :].sum())

@@ -49,15 +49,15 @@ def settle_variants(serves: Serves, times: Floats, limit: int, insure: float = T
         if program is None:
             continue
         cost = losses(times[0])[:, level]
-        shipped = {*current[:level], *current[level + 1 :]} - {None}
-        room = [option for option in np.flatnonzero(cost <= 1 + insure).tolist() if len({*shipped, option}) <= limit]
-        members = [program, *(option for option in room if option != program)]
+        # programs that may ship here, the original choice first: they cost little, and do not exceed the limit of the other levels
+        other_levels = {*current[:level], *current[level + 1 :]} - {None}
+        cheap = [option for option in np.flatnonzero(cost <= 1 + insure).tolist() if len({*other_levels, option}) <= limit]
+        members = [program, *(option for option in cheap if option != program)]
         loss = np.array([losses(row[members])[:, level] for row in times])
-        largest_loss = loss.max(axis=0)
-        if largest_loss[0] > 1 + TOLERANCE and (
-            best := int((largest_loss + cost[members]).argmin())
-        ):  # ties go to the original choice, then to the earlier one
-            current[level] = members[best]
+        worst_loss = loss.max(axis=0)
+        safest = int((worst_loss + cost[members]).argmin())  # ties go to the original choice, then to the earlier one
+        if worst_loss[0] > 1 + TOLERANCE and safest:
+            current[level] = members[safest]
             condition = int(loss[:, 0].argmax())
             displaced.append(DisplacedVariant(level, program, condition, float(loss[condition, 0]) - 1))
     return SettledVariants(tuple(current), tuple(displaced))
