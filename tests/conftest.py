@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from unittest import mock
@@ -19,6 +20,9 @@ from tuner.cli import kernel_progress
 
 # Where it is set, every process that a test starts compiles the two hundred modules of the tree before it begins
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # to rewrite the asserts of all files takes twice as long as to collect them
+# Ray starts a worker per CPU before it is asked for any, and a node of a test uses one or none
+os.environ.update(RAY_enable_worker_prestart="0", RAY_prestart_worker_first_driver="0")
 # Tests know all that a command says, but not whether a kernel is compiled in it
 kernel_progress.EVERY_S, kernel_progress._FEW = float("inf"), 0
 # Several processes of tests have a core each: threads of theirs would wait for one another, busily
@@ -86,11 +90,12 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        path = item.path.relative_to(Path(__file__).parent).as_posix()
-        return next((at for at, part in enumerate(FIRST) if path.startswith(part)), len(FIRST))
+    @functools.cache
+    def rank(path: Path) -> int:
+        name = path.relative_to(Path(__file__).parent).as_posix()
+        return next((at for at, part in enumerate(FIRST) if name.startswith(part)), len(FIRST))
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: rank(item.path))
 
 
 def pytest_collection_finish() -> None:

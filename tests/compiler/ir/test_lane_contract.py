@@ -312,13 +312,11 @@ def test_the_page_says_what_operators_leave_and_need() -> None:
         assert not op.requires_zeros(held, np.float32) or needs not in ("finite", "anything"), op
 
 
-def _seeds(pairs: int, rounds: int) -> list[object]:
-    """A third of the pairs; slow: all of them, several times."""
-    every = range(pairs * rounds)
-    return [pytest.param(seed, marks=[] if seed < pairs and seed % 3 == 0 else pytest.mark.slow) for seed in every]
+ROUNDS = range(20)
+"""All pairs, by the slow tests; the others have a third of the first round."""
 
 
-@pytest.mark.parametrize("seed", _seeds(len(FLOAT_PAIRS), 20))
+@pytest.mark.parametrize("seed", range(0, len(FLOAT_PAIRS), 3))
 def test_floats(seed: int) -> None:
     producer, consumer = FLOAT_PAIRS[seed % len(FLOAT_PAIRS)]
     rng, size, machine = _draw(seed)
@@ -326,12 +324,27 @@ def test_floats(seed: int) -> None:
     hold([*PRODUCERS[producer](rng, size), *CONSUMERS[consumer](rng, size)], size, machine, dtype, seed)
 
 
-@pytest.mark.parametrize("seed", _seeds(len(INTEGER_PAIRS), 20))
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", ROUNDS)
+@pytest.mark.parametrize("part", range(10))
+def test_all_floats(turn: int, part: int) -> None:
+    for pair in range(part, len(FLOAT_PAIRS), 10):
+        test_floats(turn * len(FLOAT_PAIRS) + pair)
+
+
+@pytest.mark.parametrize("seed", range(0, len(INTEGER_PAIRS), 3))
 def test_integers(seed: int) -> None:
     producer, consumer = INTEGER_PAIRS[seed % len(INTEGER_PAIRS)]
     rng, size, machine = _draw(seed)
     made = [*INTEGER_PRODUCERS[producer](rng, size), *INTEGER_CONSUMERS[consumer](rng, size)]
     hold(made, size, machine, DataType.float32, seed, Q)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", ROUNDS)
+def test_all_integers(turn: int) -> None:
+    for pair in range(len(INTEGER_PAIRS)):
+        test_integers(turn * len(INTEGER_PAIRS) + pair)
 
 
 def test_sum_of_lanes_without_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
