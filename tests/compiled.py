@@ -12,14 +12,14 @@ from compiler.frontend import load_model, lower
 from compiler.ops.lower_graph import pack_unit
 from compiler.segment.blocks import rows_needed
 from compiler.target.target_graph import TargetGraph
-from simulator.functional import Counters, execute
+from simulator.functional import Counters
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
 from simulator.sanitizer import sanitize_program
 from simulator.timing import prepare, program_bound, simulate
-from tests.lane_sums import check_lane_sums, summed_lanes
+from tests.lane_sums import execute_checked, summed_lanes
 from tests.models import Floats, random_feeds, reference_outputs
 
 TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
@@ -49,10 +49,8 @@ def run_program(case: Case, program: Program, scramble_seed: int = 0) -> tuple[d
     ddr[: len(case.constants)] = case.constants
     for buffer in target_graph.memory.of_kind("input"):
         load_input(ddr, buffer, case.feeds[buffer.name], target_graph.memory.type_of(buffer))
-    if (summed := summed_lanes(target_graph)) and scramble_seed == 0:
-        faults = check_lane_sums(program, target_graph.machine, ddr.copy(), summed)
-        assert not faults, faults
-    counters = execute(program, target_graph.machine, ddr, scramble_seed=scramble_seed, verify=False)
+    counters, faults = execute_checked(program, target_graph.machine, ddr, summed_lanes(target_graph), scramble_seed)
+    assert not faults, faults
     return {b.name: read_output(ddr, b, target_graph.memory.type_of(b)) for b in target_graph.memory.of_kind("output")}, counters
 
 

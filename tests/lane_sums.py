@@ -12,7 +12,7 @@ import numpy as np
 
 from compiler.ir.operators import HeadedProduct
 from compiler.target.target_graph import TargetGraph
-from simulator.functional import execute
+from simulator.functional import Counters, execute
 from simulator.instruction_effects import Bytes, Words
 from simulator.npu import isa
 from simulator.npu.isa import M_ACC, M_K, M_MPAD, M_N1, S0, S1, D
@@ -22,13 +22,15 @@ from simulator.npu.program import Program
 
 
 def summed_lanes(target_graph: TargetGraph) -> dict[int, int]:
-    """Of a unit's products of two tensors, as `check_lane_sums` takes them."""
+    """Of a unit's products of two tensors, as `execute_checked` takes them."""
     products = [(spec.tag, spec.operator) for spec in target_graph.operators]
     return {tag: target_graph.graph.shapes[op.a][1] // op.heads for tag, op in products if isinstance(op, HeadedProduct)}
 
 
-def check_lane_sums(program: Program, machine: Machine, ddr: Bytes, summed: Mapping[int, int]) -> tuple[str, ...]:
-    """Run a program as `execute` does; a line for each operator that sums something else than zeros beyond its channels.
+def execute_checked(
+    program: Program, machine: Machine, ddr: Bytes, summed: Mapping[int, int], scramble_seed: int = 0
+) -> tuple[Counters, tuple[str, ...]]:
+    """`execute`, and a line for each operator that sums something else than zeros beyond its channels.
 
     summed: operator, as records name it -> lanes of its sums that have a channel, the first ones of every sum.
     """
@@ -55,5 +57,5 @@ def check_lane_sums(program: Program, machine: Machine, ddr: Bytes, summed: Mapp
             where = f"segment {isa.segment_of(record[isa.TAG])}, operator {operator}"
             found[operator] = f"{where}: sums lane {lane}, of which {summed[operator]} have a channel; its products are not zero"
 
-    execute(program, machine, ddr, verify=False, watch=watch)
-    return tuple(found.values())
+    counters = execute(program, machine, ddr, scramble_seed=scramble_seed, verify=False, watch=watch if summed else None)
+    return counters, tuple(found.values())

@@ -11,8 +11,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from typing import Any, NamedTuple
 
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.fuzz.graphs import draw_graph
@@ -48,9 +50,12 @@ class Job(NamedTuple):
 
     def target(self, seed: int) -> Target:
         dtype = DataType.float16 if self.quantised else DataType[self.dtype]
-        return Target(
-            load_machine(self.machine_of(seed)), dtype, plan_names(self.genomes, self.predicted > 0 and seed % self.predicted == 0)
-        )
+        return Target(_machine(self.machine_of(seed)), dtype, plan_names(self.genomes, self.predicted > 0 and seed % self.predicted == 0))
+
+
+@cache
+def _machine(name: str) -> Machine:
+    return load_machine(name)
 
 
 def judge_seed(job: Job, seed: int) -> Outcome:

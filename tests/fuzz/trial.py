@@ -19,7 +19,6 @@ from compiler.package import onnx_bytes
 from compiler.plan.plan import Infeasible
 from simulator.compiled import CompiledPiece
 from simulator.exact_onnxruntime import REFUSALS, exact_session
-from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.container_file import encode
 from simulator.npu.machine import Machine
@@ -30,7 +29,7 @@ from simulator.session import InferenceSession
 from tests.fuzz.builder import Array, Sample
 from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.plans import LAYERWISE, programs_of
-from tests.lane_sums import check_lane_sums, summed_lanes
+from tests.lane_sums import execute_checked, summed_lanes
 from tuner.verify.fixed_point import apply_fixed_point
 from tuner.verify.reference import ReferenceValues, StoredTensors, run_reference
 from tuner.verify.values import compare_values
@@ -129,9 +128,9 @@ class Trial:
             load_input(ddr, buffer, given[buffer.name], memory.type_of(buffer))
         program, machine = self.programs[piece.name], piece.container.machine
         lanes = summed_lanes(self.opened.target_graphs[self.opened.names.index(piece.name)])
-        if lanes and (faults := check_lane_sums(program, machine, ddr.copy(), lanes)):
+        _, faults = execute_checked(program, machine, ddr, lanes)
+        if faults:
             raise EndError("wrong", "lanes", f"{piece.name}: {faults[0]}")
-        execute(program, machine, ddr, verify=False)
         outputs = memory.of_kind("output")
         return {b.name: read_output(ddr, b, memory.type_of(b)).reshape(b.onnx_shape) for b in outputs}
 
