@@ -109,7 +109,7 @@ class Driver:
         cwd: Path = ROOT,
     ) -> None:
         settings = [word for text in QUICK for word in ("--set", text)]
-        command = [sys.executable, "-P", "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(out), *settings]
+        command = [sys.executable, "-P", "-m", "tests.command", "tune", str(model), "--machine", "edge", "--out", str(out), *settings]
         command += ["--candidates", str(candidates), *(["--resume"] if resume else []), *options]
         self.out = out
         self.process = subprocess.Popen(

@@ -71,6 +71,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 HARMFUL = """
 import os, signal, sys
+import tests.inline_reference, tuner.verify.reference
 from compiler.space.gene import Gene
 from tuner.cli import main
 from tuner.measure.evaluator import Evaluator
@@ -85,6 +86,7 @@ def harmful(self, request):
     return measure(self, request)
 
 Evaluator.measure = harmful
+tuner.verify.reference._run = tests.inline_reference.run
 sys.exit(main(sys.argv[1:]))
 """
 

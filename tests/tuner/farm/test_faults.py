@@ -116,7 +116,7 @@ def limit_files() -> None:
 def test_full_disk_is_reported_and_the_log_readable(model: Path, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [word for text in QUICK for word in ("--set", text)]
-    command = [sys.executable, "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
+    command = [sys.executable, "-m", "tests.command", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
     done = subprocess.run(
         [*command, "--candidates", str(N), "--quiet", *words], cwd=ROOT, preexec_fn=limit_files, capture_output=True, text=True, timeout=120
     )
@@ -148,7 +148,7 @@ def test_unwritable_folder_is_reported_and_the_log_readable(model: Path, begun: 
     run = tmp_path / "run"
     shutil.copytree(begun, run)
     before = pd.read_parquet(run / "log")
-    command = [sys.executable, "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
+    command = [sys.executable, "-m", "tests.command", "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
     words = [word for text in QUICK for word in ("--set", text)]
     if not locked:
         (run / ".lock").unlink()

@@ -168,7 +168,7 @@ def test_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_
 def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep"
     words = ["--machine", "edge", "--seeds", "2", "--out", str(out), "--backend", "serial"]
-    command = [sys.executable, "-m", "tuner", "sweep", str(models[0]), *words]
+    command = [sys.executable, "-m", "tests.command", "sweep", str(models[0]), *words]
     settings = [word for text in QUICK for word in ("--set", text)]
     process = subprocess.Popen(
         [*command, "--candidates", str(N), *settings],
