@@ -47,7 +47,12 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def main() -> None:
+    """Plot and table of networks by number of cores."""
+    rows = [json.loads(line) for line in (FOLDER / "cores.jsonl").read_text().splitlines()]
+    (FOLDER / "cores.svg").write_text(plot(rows))
+    PAGE.write_text(BLOCK.sub(lambda block: f"{block[1]}{table(rows)}{block[2]}", PAGE.read_text()))
+
+
 if __name__ == "__main__":
-    kept = [json.loads(line) for line in (FOLDER / "cores.jsonl").read_text().splitlines()]
-    (FOLDER / "cores.svg").write_text(plot(kept))
-    PAGE.write_text(BLOCK.sub(lambda block: f"{block[1]}{table(kept)}{block[2]}", PAGE.read_text()))
+    main()
