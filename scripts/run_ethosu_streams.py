@@ -3,7 +3,7 @@
     python scripts/run_ethosu_streams.py [--compilers NAME,...] [--networks NAME,...] [--inputs N] [--json]
     python scripts/run_ethosu_streams.py [--compilers NAME,...] --operators A:B [--dtype int8] [--json]
     python scripts/run_ethosu_streams.py --fixtures FILE
-    python scripts/run_ethosu_streams.py --models FILE
+    python scripts/run_ethosu_streams.py --models FILE [--add FILE.tflite]...
 
 Eight networks, each with `--inputs` inputs; or random single operators, one for each seed from A to B, each with two inputs.
 Bytes are those of one inference by the rule of `simulator/ethosu/byte_counts.py`, in brackets each operand once for each operation.
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -222,21 +223,22 @@ def _add_fixture(
         cases.append({**words, "arena": stream.arena, "fast": stream.fast, **places})
 
 
-def write_models(path: Path) -> int:
-    """A small file of each operator and two networks with LiteRT's outputs, for tests of our streams without both packages."""
+def write_models(path: Path, added: Sequence[Path]) -> int:
+    """A small file of each operator, two networks and added files with LiteRT's outputs, for tests of our streams without both packages."""
     from scripts.litert_reference import Reference
     from scripts.random_operators import OPERATORS, draw_operator
     from scripts.tflite_networks import NETWORKS
 
     arrays, names = dict[str, Any](), list[str]()
     drawn = [(name, seed, draw_operator(name, seed)) for seed in range(_SEEDS) for name in OPERATORS]
-    for name, seed, model in [*drawn, *((name, 0, NETWORKS[name]()) for name in NETWORK_FIXTURES)]:
+    whole = [*((name, 0, NETWORKS[name]()) for name in NETWORK_FIXTURES), *((file.stem, 0, file.read_bytes()) for file in added)]
+    for name, seed, model in [*drawn, *whole]:
         reference = Reference(model)
         values = reference.draw(np.random.default_rng(seed))
         expected = reference.run(values)
         size = len(model) + sum(array.nbytes for array in (*values, *expected))
         lively = all(len(np.unique(array)) > min(4, array.size // 10) for array in expected)
-        if name not in names and lively and (size <= LARGEST_FIXTURE or name in NETWORKS):
+        if name not in names and lively and (size <= LARGEST_FIXTURE or name not in OPERATORS):
             arrays[f"model{len(names)}"] = np.frombuffer(model, np.uint8)
             arrays |= {f"input{len(names)}_{index}": array for index, array in enumerate(values)}
             arrays |= {f"output{len(names)}_{index}": array for index, array in enumerate(expected)}
@@ -258,6 +260,7 @@ def main(
     ] = "ethos-u65-256",
     fixtures: Annotated[Path | None, typer.Option(help="File of fixtures to write, in place of networks.")] = None,
     models: Annotated[Path | None, typer.Option(help="File of small models with LiteRT's outputs to write, in place of networks.")] = None,
+    add: Annotated[list[Path] | None, typer.Option(metavar="FILE.tflite", help="Further model of --models; repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run command streams on the executor of Ethos-U65 streams, and compare outputs with LiteRT's."""
@@ -274,7 +277,7 @@ def main(
         print(f"{write_fixtures(fixtures)} operators in {fixtures}")
         return
     if models:
-        print(f"{write_models(models)} models in {models}")
+        print(f"{write_models(models, add or [])} models in {models}")
         return
     if operators:
         first, last = _seeds(operators)

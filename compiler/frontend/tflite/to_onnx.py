@@ -187,9 +187,16 @@ def _conv(writer: _Writer, operator: TfliteOperator) -> None:
 
 
 def _dense(writer: _Writer, operator: TfliteOperator) -> None:
-    weights = _weights(writer, operator.inputs[1], (0, 1), "weights")
-    inputs = [writer.read(operator.inputs[0]), weights, *_bias(writer, operator, 2)]
-    writer.write(operator, writer.activated(operator, writer.node("Gemm", inputs, _result(operator), transB=1)))
+    """A product of rows as long as those of the weights, which TFLite makes of an input of any rank."""
+    source, weights, result = (writer.tensor(number) for number in (*operator.inputs[:2], operator.outputs[0]))
+    columns = weights.shape[1]
+    rows = writer.read(operator.inputs[0])
+    if source.shape[1:] != (columns,):
+        target = writer.array(f"t{operator.outputs[0]}.flat", np.array((-1, columns), np.int64))
+        rows = writer.node("Reshape", [_as_stored(writer, operator), target], f"{_result(operator)}.rows", ".flat")
+    inputs = [rows, _weights(writer, operator.inputs[1], (0, 1), "weights"), *_bias(writer, operator, 2)]
+    output = writer.activated(operator, writer.node("Gemm", inputs, _result(operator), transB=1))
+    writer.write(operator, output if len(result.shape) == len(weights.shape) else _shaped(writer, operator, output))
 
 
 def _transposed(writer: _Writer, operator: TfliteOperator) -> None:
@@ -234,17 +241,26 @@ def _reshaped(writer: _Writer, operator: TfliteOperator, output: str) -> str:
     return writer.node("Reshape", [output, target], f"t{operator.outputs[0]}.reshaped", ".reshape")
 
 
-def _reshape(writer: _Writer, operator: TfliteOperator) -> None:
-    source, result = (writer.tensor(number) for number in (operator.inputs[0], operator.outputs[0]))
-    output = writer.read(operator.inputs[0])
+def _as_stored(writer: _Writer, operator: TfliteOperator) -> str:
+    """Floats of the first input with its axes in TFLite's order."""
+    source, output = writer.tensor(operator.inputs[0]), writer.read(operator.inputs[0])
     if len(source.shape) == _RANK and source.image[:2] != (1, 1):
-        output = writer.node("Transpose", [output], f"{_result(operator)}.rows", ".rows", perm=list(_FROM_CHANNELS))
+        return writer.node("Transpose", [output], f"{_result(operator)}.stored", ".rows", perm=list(_FROM_CHANNELS))
+    return output
+
+
+def _shaped(writer: _Writer, operator: TfliteOperator, output: str) -> str:
+    """Floats in TFLite's order with the shape of the result, in ONNX's order."""
+    result = writer.tensor(operator.outputs[0])
     if len(result.shape) == _RANK and result.image[:2] != (1, 1):
         target = writer.array(f"t{operator.outputs[0]}.shape", np.array(result.shape, np.int64))
         output = writer.node("Reshape", [output, target], f"{_result(operator)}.shaped", ".reshape")
-        writer.write(operator, writer.node("Transpose", [output], _result(operator), ".channels", perm=list(_TO_CHANNELS)))
-        return
-    writer.write(operator, _reshaped(writer, operator, output))
+        return writer.node("Transpose", [output], f"{_result(operator)}.channels", ".channels", perm=list(_TO_CHANNELS))
+    return _reshaped(writer, operator, output)
+
+
+def _reshape(writer: _Writer, operator: TfliteOperator) -> None:
+    writer.write(operator, _shaped(writer, operator, _as_stored(writer, operator)))
 
 
 def _pair(kind: str) -> Callable[[_Writer, TfliteOperator], None]:

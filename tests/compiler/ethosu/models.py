@@ -1,4 +1,7 @@
-"""Small `.tflite` files, inputs, and LiteRT's outputs, which `scripts/run_ethosu_streams.py --models` has written."""
+"""Small `.tflite` files, inputs, and LiteRT's outputs, which `scripts/run_ethosu_streams.py --models` has written.
+
+Those named `tensorflow_*`: `python scripts/tflite_of.py tests/golden/tensorflow/NAME.json NAME.tflite`, then `--add NAME.tflite`.
+"""
 
 from __future__ import annotations
 
