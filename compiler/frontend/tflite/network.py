@@ -100,9 +100,9 @@ def read_network(data: bytes) -> TfliteNetwork:
     """The network of a `.tflite` file.  Raises `BadInputError` for a damaged file, `UnsupportedError` for one with several graphs."""
     root = read_root(data, IDENTIFIER)
     graphs, buffers = root.tables(Model.SUBGRAPHS), root.tables(Model.BUFFERS)
+    kinds = [_kind(code) for code in root.tables(Model.CODES)]  # in front of the graphs, of which a compiled file has one for each level
     if len(graphs) != 1:
         raise UnsupportedError(f"{len(graphs)} graphs: expected 1")
-    kinds = [_kind(code) for code in root.tables(Model.CODES)]
     tensors = tuple(_tensor(table, buffers) for table in graphs[0].tables(SubGraph.TENSORS))
     operators = tuple(_operator(table, kinds) for table in graphs[0].tables(SubGraph.OPERATORS))
     ends = [tuple(graphs[0].array(field, "<i4").tolist()) for field in (SubGraph.INPUTS, SubGraph.OUTPUTS)]

@@ -7,14 +7,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from compiler.ethosu.driver_file import write_raw
+from compiler.ethosu.driver_file import write_level_tflite, write_raw
 from compiler.ethosu.level_streams import GROWTH, LevelStreams, compiled_cycles, granted_sram, select_streams
 from compiler.ethosu.segments import StreamPlan, StreamSegment, single_operators
 from compiler.frontend.tflite.network import read_network
 from simulator.ethosu.executor import execute
 from simulator.ethosu.memory_regions import Region
 from simulator.ethosu.raw_streams import read_raw_file
-from simulator.npu.errors import InfeasibleError
+from simulator.npu.errors import InfeasibleError, UnsupportedError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
@@ -67,6 +67,11 @@ def test_every_level_gives_the_same_integers(made):
         expected = source.outputs[-1]
         port = ports[len(file.streams(level)[0].outputs) - 1]
         np.testing.assert_array_equal(dram[port.offset : port.offset + port.size].view(np.int8), expected.ravel())
+
+
+def test_a_file_of_levels_is_no_model(made):
+    with pytest.raises(UnsupportedError, match="a custom operator 'ethos-u': expected a file that no compiler has written"):
+        read_network(write_level_tflite(made[2]))
 
 
 def test_variants_share_constants(made):
