@@ -28,6 +28,7 @@ from tuner.calibrate.hidden import hidden_machine
 from tuner.config import load_config
 from tuner.farm.initial_plans import compiled_genomes
 from tuner.log.digests import digest
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator, build_evaluator
 from tuner.measure.grants import NEVER
 from tuner.measure.npu_target import Npu
@@ -35,6 +36,7 @@ from tuner.measure.request import CYCLES, Request, with_never
 from tuner.measure.target import Timed
 
 ANOTHER_CHANGE = 0.5
+BUSY = [place for place, name in enumerate(RESULTS) if name.startswith("busy_")]
 
 
 class Case(NamedTuple):
@@ -87,12 +89,14 @@ class CountingNpu(Npu):
     """Target that counts simulations, and has the best of the first programs: `points` of programs, CPU s, simulations, cycles [levels].
 
     Jobs that run at a time may measure the same program: a budget counts it once, and its simulation again.
+    busiest: cycles [levels] in which the busiest engine of the best program works, a mean over cores.
     """
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], clock: Machine) -> None:
         super().__init__(target_graph, levels, clock=clock)
         self.simulations, self.points, self.begun_s = Counter[str](), list[list[float]](), time.process_time()
         self.distinct, self.lowest = set[int](), np.full(len(levels), NEVER)
+        self.busiest, self._cores = np.zeros(len(levels), np.int64), clock.cores
 
     def alone(self, plan: SegmentPlan, start: int) -> Timed:
         return self._count("segment", super().alone(plan, start))
@@ -108,6 +112,8 @@ class CountingNpu(Npu):
         self.distinct.add(hash(tuple([(segment.key, segment.cores, segment.same_end) for segment in plan.segments])))
         cycles = with_never(values[:, CYCLES]) if isinstance(values, np.ndarray) else self.lowest
         if not self.points or (cycles < self.lowest).any() or len(self.distinct) >= 1.01 * self.points[-1][0]:
+            if isinstance(values, np.ndarray):
+                self.busiest = np.where(cycles < self.lowest, values[:, BUSY].max(1) // self._cores, self.busiest)
             self.lowest = np.minimum(self.lowest, cycles)
             self.end()
         return values
@@ -143,7 +149,7 @@ def measure(task: Task) -> Row:
         else:
             record["cuts"] = simulate_cuts(evaluator)
         target.end()
-        record |= {"points": target.points, "simulations": target.simulations}
+        record |= {"points": target.points, "simulations": target.simulations, "busiest": target.busiest.tolist()}
     return record | {"cpu_s": round(time.process_time() - begun_s, 2)}
 
 

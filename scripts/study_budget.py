@@ -17,6 +17,10 @@ over seeds in a case, over cases in the mean.
 
 A case measured on a board that differs from its description has a hidden machine as its clock (`study_board.py`).
 
+The distance of the champions from the bound is the product of three: the best program that any arm and seed has over them (search: a better
+genome is known), that program over the work of its busiest engine (waiting: start, latency, dependences, of which the bound knows little),
+and that work over the bound (work: transfers and steps beyond the least, by tilings and segments).  Prediction is what search has gained.
+
 `--optimum`: on graphs of few operators every division into segments is simulated, with the fastest settings of each segment alone (blocks,
 halos, weights).  It gives the rank of the divisions of the search's champions.  A search has more choices, so its program may be faster.
 
@@ -153,6 +157,18 @@ def show(rows: Sequence[Row], restarts: Sequence[int]) -> Iterator[Table | str]:
     yield from verdicts
 
 
+def split_distance(name: str, records: Records, seeds: int) -> Iterator[Row]:
+    """Row per level: factors of the distance of the longest searches' programs from the bound, geometric means over seeds."""
+    compiled = records["compile", 0]
+    measured = [record for (arm, _), record in records.items() if arm in ARMS[:2]]
+    for place, (level, bound) in enumerate(zip(compiled["levels"], compiled["bounds"], strict=True)):
+        best, busiest = min((record["points"][-1][3 + place], record["busiest"][place]) for record in measured)
+        champions = np.mean([math.log(records["search", seed]["points"][-1][3 + place]) for seed in range(seeds)])
+        prediction = math.log(compiled["points"][0][3 + place]) - champions
+        factors = {"prediction": prediction, "search": champions - math.log(best), "waiting": math.log(best / busiest)}
+        yield {"case": name, "level": level, **{key: math.exp(log) for key, log in factors.items()}, "work": busiest / bound}
+
+
 def rank_cuts(name: str, records: Records, seeds: int) -> Iterator[Row]:
     """Row per level and seed: rank of the division of the search's champion, and its cycles over those of the best one."""
     for place, (level, cuts) in enumerate(records["optimum", 0]["cuts"].items()):
@@ -236,10 +252,16 @@ def main(
             (search_task.arm, search_task.seed): record for search_task in tasks if (record := searches.find(search_task)) is not None
         }
     rows = [row for name in names for row in read_rows(name, records[name], limits[name], lengths, seeds)]
+    distances = [row for name in names for row in split_distance(name, records[name], seeds)]
     write_rows(out / "budget.csv", rows)
     atomic_write(out / "budget.html", [draw(records, rows).encode()])
     cuts = [row for name in names if ("optimum", 0) in records[name] for row in rank_cuts(name, records[name], seeds)]
     columns = ("<case", "<level", "seed", "cuts", "best cut=best_cut", "rank of the search's cut=rank")
     ratio_columns = ("it over best=over_best_cut:-1+.2%", "search's program over best cut=search_over_best_cut:-1+.2%")
-    tables = [*show(rows, lengths), *([Table.from_rows(cuts, *columns, *ratio_columns)] if cuts else [])]
-    finish("budget", out, [*rows, *cuts], tables, searches.cpu_s, as_json)
+    factors = [f"{factor}={factor}:.3f" for factor in ("prediction", "search", "waiting", "work")]
+    tables = [*show(rows, lengths), Table.from_rows(distances, "<case", "<level", *factors)]
+    if cuts:
+        columns = ("<case", "<level", "seed", "cuts", "best cut=best_cut", "rank of the search's cut=rank")
+        ratio_columns = ("it over best=over_best_cut:-1+.2%", "search's program over best cut=search_over_best_cut:-1+.2%")
+        tables.append(Table.from_rows(cuts, *columns, *ratio_columns))
+    finish("budget", out, [*rows, *distances, *cuts], tables, searches.cpu_s, as_json)

@@ -96,6 +96,13 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board: int |
     for row in (row for row in found["rows"] if "best_cut" in row):
         assert row["cuts"] == len(by_arm["optimum", 0]["cuts"][row["level"]])
         assert row["over_best_cut"] is None or row["over_best_cut"] >= 1
+    factors = {
+        row["level"]: [row[name] for name in ("prediction", "search", "waiting", "work")] for row in found["rows"] if "waiting" in row
+    }
+    for level, cycles, bound in zip(factors, compiled, bounds, strict=True):
+        assert math.prod(factors[level]) == pytest.approx(cycles / bound), "from compile's program to the bound"
+        assert factors[level][0] >= 1 - 1e-9 <= factors[level][1], "search begins with compile's plans"
+        assert factors[level][2] >= 1, "no engine of a program works longer than it"
     last = [row["compile"] - row["search"] for row in rows if row["programs"] == FIRST_PROGRAMS]
     table = next(part for part in found["shown"] if isinstance(part, dict))
     (line,) = [line for line in table["rows"] if line[:2] == ["tiny", FIRST_PROGRAMS]]
