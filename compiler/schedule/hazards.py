@@ -131,7 +131,7 @@ def reset_states(states: CoreStates) -> None:
         queues.full[:] = 0
 
 
-FLAGS, KEYS, KEYS_SINCE, TAKEN = range(4)  # columns of `EngineDrift.all`
+LAST_EDGE_CHANGE, KEY_SHIFT, KEY_SHIFT_SINCE, ADOPTED = range(4)  # columns of `EngineDrift.all`
 _NONE = np.iinfo(np.int64).max
 
 
@@ -140,8 +140,8 @@ class EngineDrift(NamedTuple):
 
     clocks: last instruction with a different clock, or -1.  shift: cycles by which the last instruction ends later.  since: first
     instruction of the run with that shift.
-    all: int64 [4]: last instruction with different edges, or -1; cycles by which all keys are later; first instruction of that shift;
-    number of adopted instructions (`incremental_converge`).
+    all: int64 [4], over all engines: last instruction with different edges, or -1; cycles by which all keys are later; first instruction
+    with that shift; number of adopted instructions (`incremental_converge`).
     """
 
     clocks: Ints
@@ -274,7 +274,7 @@ def scan_part(
             if early:
                 best = latest[source_queue]
             if compare and (edge_from[edge] != best or edge_to[edge] != i):
-                drift_all[FLAGS] = i
+                drift_all[LAST_EDGE_CHANGE] = i
             _connect(edge_from, edge_to, set_head, set_tail, set_next, edge, best, i)
             edge += 1
             ready = max(ready, end[best])
@@ -316,8 +316,8 @@ def scan_part(
             drift_shift[queue], drift_since[queue] = start_cycle + durations[j] - end[i], i
         end[i] = start_cycle + durations[j]
         last_key[queue] = max(last_key[queue], demand_cycle)
-        if compare and last_key[queue] - key[i] != drift_all[KEYS]:
-            drift_all[KEYS], drift_all[KEYS_SINCE] = last_key[queue] - key[i], i
+        if compare and last_key[queue] - key[i] != drift_all[KEY_SHIFT]:
+            drift_all[KEY_SHIFT], drift_all[KEY_SHIFT_SINCE] = last_key[queue] - key[i], i
         key[i] = last_key[queue]
 
 

@@ -3,8 +3,8 @@
 Later instructions often name earlier ones by number.  A program that differs from the previous one in a few parts keeps the numbers of all
 other parts, so their results stay in place.  A part gets more numbers than it needs; a replacement gets the numbers between its neighbours.
 
-number: int64 [parts + 1, 2]: number of each part's first instruction, and end of the edge numbers of its instructions; these begin at
-`EDGES` times the first instruction.  Last row: first number of a further part.
+number: int64 [parts + 1, 2]: number of each part's first instruction (FIRST_INSTRUCTION), and end of the edge numbers of its instructions
+(EDGE_END); these begin at `EDGES` times the first instruction.  Last row: first number of a further part.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numba import njit
 from compiler.schedule.segment_accesses import Ints
 from compiler.schedule.segment_table import CELLS, MOVING, RECORDS
 
+FIRST_INSTRUCTION, EDGE_END = range(2)  # columns of `number`
 EDGES = 2  # edge numbers per instruction number; few parts need more
 _ROOM, _LEAST = 2, 128  # numbers of a part at the end: `_ROOM` times its need, plus `_LEAST`
 
@@ -73,21 +74,26 @@ def number_parts(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, n
         instructions, cells = max(instructions, table[p, RECORDS]), max(cells, table[p, CELLS])
     for p in range(count_then):
         further, moving = further - table_then[p, RECORDS], moving | table_then[p, MOVING]
-    step, number, tail, next_number = (edges + EDGES - 1) // EDGES, np.zeros((count + 1, 2), np.int64), count - end, number_then[begin, 0]
+    step, number, tail, next_number = (
+        (edges + EDGES - 1) // EDGES,
+        np.zeros((count + 1, 2), np.int64),
+        count - end,
+        number_then[begin, FIRST_INSTRUCTION],
+    )
     number[:begin] = number_then[:begin]
     # spare numbers: those between the equal parts, minus the need of the differing parts
-    spare = number_then[count_then - end, 0] - next_number
+    spare = number_then[count_then - end, FIRST_INSTRUCTION] - next_number
     for p in range(begin, tail):
         spare -= step * table[p, RECORDS] + 1
     if not end or spare < 0:
         tail = count
         for p in range(begin, count):
-            number[p, 0] = next_number
+            number[p, FIRST_INSTRUCTION] = next_number
             next_number += _ROOM * step * table[p, RECORDS] + _LEAST
-        number[count, 0] = next_number
+        number[count, FIRST_INSTRUCTION] = next_number
     else:
         for p in range(begin, tail):
-            number[p, 0] = next_number
+            number[p, FIRST_INSTRUCTION] = next_number
             next_number += step * table[p, RECORDS] + 1 + spare // (tail - begin)
         number[tail:] = number_then[count_then - end :]
     return Numbering(number, begin, tail, further, moving, instructions, cells)

@@ -38,11 +38,11 @@ from simulator.pointer import Pointer, pointer
 Ints = NDArray[np.int64]
 
 _LOADS = int(Engine.MTE2)
-_NO_EDGE, _NO_READ = -1, -2
+_PREDECESSOR, _NEXT = range(2)  # columns of `edge`
+_NO_EDGE_ROOM, _NO_READ_ROOM = -1, -2
 _NEVER = np.iinfo(np.int64).max
-_PLACE_BITS = (
-    20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`codegen.lower_segment.CAPACITY`)
-)
+# bits of a record's place in its queue, in one number with a cycle: a segment has fewer records (`codegen.lower_segment.CAPACITY`)
+_PLACE_BITS = 20
 _STEP_BITS = 8  # log2 cycles, unit of chain lengths; equal chains, as of an operator's tiles, keep the emitted order
 _MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1  # longest chain that fits the bits of a rank
 
@@ -57,15 +57,17 @@ def order_records(
     from the engine's end until the results are visible.
     """
     n = len(engine)
-    first, stamp, writer, reader = (scratch.array(*of) for of in (("first", n), ("seen", n), ("writer", cells), ("reader", cells)))
+    first, stamp, writer, reader = (
+        scratch.array(*name_size) for name_size in (("first", n), ("seen", n), ("writer", cells), ("reader", cells))
+    )
     edge, read = scratch.array("edge", 8 * n + 64, 2), scratch.array("read", 4 * len(span) + 16, 2)
     while (used := _find_edges(span, start, edge, first, read, writer, reader, stamp)) < 0:
-        if used == _NO_EDGE:
+        if used == _NO_EDGE_ROOM:
             edge = scratch.array("edge", 2 * len(edge), 2)
         else:
             read = scratch.array("read", 2 * len(read), 2)
     order = np.empty(n, np.int64)
-    _list(engine, cycles, late, edge, first, used, lookahead, overtake, urgent, order)
+    _schedule(engine, cycles, late, edge, first, used, lookahead, overtake, urgent, order)
     return order
 
 
@@ -85,7 +87,7 @@ def _find_edges(
     span_array: Ints32, start_array: Ints32, edge_array: Ints32, first_array: Ints32, read_array: Ints32,
     writer_array: Ints32, reader_array: Ints32, stamp_array: Ints32,
 ) -> int:  # fmt: skip
-    """Fill edge and first; returns the number of edges, or `_NO_EDGE` or `_NO_READ` if there is no room.
+    """Fill edge and first; returns the number of edges, or `_NO_EDGE_ROOM` or `_NO_READ_ROOM`.
 
     read_array: int32 [.., 2], scratch: a reader, and the index of the read before.  writer_array, reader_array: int32 [cells], scratch:
     last write and read.  stamp_array: int32 [n], scratch.  A record that writes cells after reads comes after the readers.  These came
@@ -100,7 +102,7 @@ def _find_edges(
     for i in range(n):
         first[i] = -1
         if edge_count + i > edge_array.shape[0]:  # a record has at most one edge from each before it
-            return _NO_EDGE
+            return _NO_EDGE_ROOM
         for s in range(start[i], start[i + 1]):
             write = span[2 * s] & 1
             for c in range(span[2 * s] >> 1, span[2 * s + 1]):
@@ -114,7 +116,7 @@ def _find_edges(
                     writer[c], reader[c] = i, -1
                 elif k < 0 or read[2 * k] != i:
                     if read_count == read_array.shape[0]:
-                        return _NO_READ
+                        return _NO_READ_ROOM
                     read[2 * read_count], read[2 * read_count + 1] = i, k
                     reader[c] = read_count
                     read_count += 1
@@ -132,18 +134,18 @@ def _successors(edge: Ints32, first: Ints32, used: int, predecessors: Ints32) ->
     for i in range(n):
         e = first[i]
         while e >= 0:
-            begin[edge[e, 0] + 2] += 1
+            begin[edge[e, _PREDECESSOR] + 2] += 1
             predecessors[i] += 1
-            e = edge[e, 1]
+            e = edge[e, _NEXT]
     for i in range(n):
         begin[i + 2] += begin[i + 1]
     for i in range(n):
         e = first[i]
         while e >= 0:
-            slot = begin[edge[e, 0] + 1]
+            slot = begin[edge[e, _PREDECESSOR] + 1]
             after[slot] = i
-            begin[edge[e, 0] + 1] = slot + 1
-            e = edge[e, 1]
+            begin[edge[e, _PREDECESSOR] + 1] = slot + 1
+            e = edge[e, _NEXT]
     return begin, after
 
 
@@ -209,21 +211,24 @@ def _next(open_size: Ints, waiting_heap: Ints, waiting_size: Ints, free: Ints, e
 
 
 @njit(cache=True)
-def _list(
+def _schedule(
     engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, overtake: bool, urgent: bool,
     order: Ints,
 ) -> None:  # fmt: skip
+    """Fill order, int64 [n].  used: number of edges.  Other parameters: see `order_records`."""
     n = engine.shape[0]
     predecessors = np.zeros(n, np.int32)
     successor_start, successors = _successors(edge, first, used, predecessors)
     rank = np.zeros(n, np.int64)
     if urgent:
         _ranks(successor_start, successors, cycles, late, rank)
+    # records of every engine as they were emitted
     queue, length, position = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64), np.empty(n, np.int32)
     for i in range(n):
         position[i] = length[engine[i]]
         queue[engine[i], length[engine[i]]] = i
         length[engine[i]] += 1
+    # cycles: when an engine is free, when a record's inputs are there, when an engine's next record can begin
     free, ready, next_begin = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64), np.full(ENGINES, _NEVER, np.int64)
     # heaps of records without predecessors: (rank, position) of those that may begin at once, (cycle, position) of the later ones
     open_heap, waiting_heap = np.empty((ENGINES, lookahead), np.int64), np.empty((ENGINES, lookahead), np.int64)
@@ -235,16 +240,17 @@ def _list(
                 open_size[e] = _push(open_heap[e], open_size[e], rank[queue[e, w]] | w)
         if open_size[e]:
             next_begin[e] = 0
-    for done in range(n):
+    for index in range(n):
+        # the engine whose next record can begin first; if it must idle until then, more of its records may begin
         e = int(np.argmin(next_begin))
         if open_size[e] == 0:
             free[e] = waiting_heap[e, 0] >> _PLACE_BITS
             _wake(open_heap, open_size, waiting_heap, waiting_size, free, e, rank, queue)
         i = queue[e, open_heap[e, 0] & ((1 << _PLACE_BITS) - 1)]
         open_size[e] = _pop(open_heap[e], open_size[e])
-        # the window of its queue moves on, and its successors may become ready
-        order[done] = i
+        order[index] = i
         free[e] += cycles[i]
+        # the window of its queue moves on
         if window_end[e] < length[e]:
             node = queue[e, window_end[e]]
             if predecessors[node] == 0:
@@ -252,6 +258,7 @@ def _list(
             window_end[e] += 1
         _wake(open_heap, open_size, waiting_heap, waiting_size, free, e, rank, queue)
         next_begin[e] = _next(open_size, waiting_heap, waiting_size, free, e)
+        # its successors may become ready
         completion = free[e] + late[i]
         for k in range(successor_start[i], successor_start[i + 1]):
             node = successors[k]

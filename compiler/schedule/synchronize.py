@@ -28,7 +28,7 @@ from compiler.schedule.ddr_units import DdrUnits
 from compiler.schedule.hazards import FIRST_OF, RecordRows, Remote, new_drift, new_states, reset_drift
 from compiler.schedule.incremental_checkpoint import COUNT, NEVER, copy_tail_borders, new_borders
 from compiler.schedule.incremental_pass import extend_changes, rewind_pass, schedule_parts
-from compiler.schedule.instruction_numbers import EDGES, Numbering, empty_numbers, number_parts
+from compiler.schedule.instruction_numbers import EDGE_END, EDGES, FIRST_INSTRUCTION, Numbering, empty_numbers, number_parts
 from compiler.schedule.issue_order import MARK, MARK_INTERVAL, ROWS, MergedStream, count_valid_marks, merge_queues
 from compiler.schedule.local_dependences import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.segment_accesses import Footprint, Footprints, Ints
@@ -71,7 +71,7 @@ class Synchroniser:
         self._taken_over = list[tuple[int, slice]]()  # last program: rows of a core's history that residents changed
         self._rows, self._piece = _rows(1 << 12, 1 << 12), np.empty(0, np.int32)
         self._borders, self._used = new_borders(0, self.count_limit), 0  # last program: borders, and number of its cores
-        self._later, self._seen = new_borders(1, self.count_limit), new_drift()  # see `incremental_converge`
+        self._previous_borders, self._drift = new_borders(1, self.count_limit), new_drift()  # see `incremental_converge`
         self._edges = EDGES  # numbers of edges for each instruction of a part
         self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
         self._lengths: tuple[int, ...] = ()
@@ -93,12 +93,12 @@ class Synchroniser:
             self._borders.used[:], tail = 0, len(parts)
         rows, states, borders = self._rows, self._states, self._borders
         # the previous program's borders in the tail, to converge with
-        self._later.used[COUNT] = 0
+        self._previous_borders.used[COUNT] = 0
         if core_count > 1:
             tail = len(parts)
         elif tail < len(parts):
             part_offset = len(parts) - len(self._table)
-            copy_tail_borders(borders, self._later, tail - part_offset, part_offset, states, rows)
+            copy_tail_borders(borders, self._previous_borders, tail - part_offset, part_offset, states, rows)
         # back to the last border in front of the first difference
         borders.forget_behind(numbering.begin)
         self._used = core_count
@@ -112,14 +112,14 @@ class Synchroniser:
             states.ddr[core][granules] = -1
         self._taken_over.clear()
         self._before, self._table, self._cores, self._number = list(parts), *current
-        n, changed_from = int(number[-1, 0]), int(number[numbering.begin, 0])
+        n, changed_from = int(number[-1, FIRST_INSTRUCTION]), int(number[numbering.begin, FIRST_INSTRUCTION])
         # parts of one segment change together: no later program resumes between them
-        every = 0 if shared.residents or len(parts) > 1 == len(set(segments)) else n
-        reset_drift(self._seen)
+        program_size = 0 if shared.residents or len(parts) > 1 == len(set(segments)) else n
+        reset_drift(self._drift)
         for stop, resident in (*self._arrivals(shared, segments), (len(parts), None)):
             enough = schedule_parts(
-                *current, part_from, stop, every, self.latency, self.count_limit, states, across, self._piece, self._remote, rows, borders,
-                tail, changed_from, numbering.moving, self._later, self._seen,
+                *current, part_from, stop, program_size, self.latency, self.count_limit, states, across, self._piece, self._remote,
+                rows, borders, tail, changed_from, numbering.moving, self._previous_borders, self._drift,
             )  # fmt: skip
             if not enough:
                 return self._with_more_edges(parts, cores, segments, shared)
@@ -128,21 +128,21 @@ class Synchroniser:
                 self._take_over(resident, shared, core_count)
         if from_border >= 0:
             extend_changes(table, number, states, rows, borders, from_border, changed, keys)
-        flags, shift, keys_since, taken = self._seen.all.tolist()
+        last_edge_change, shift, key_shift_since, adopted = self._drift.all.tolist()
         # issue order: merge the changed streams, adopt the others
-        ahead = numbering.further, max(keys_since, flags + 1, int(number[tail, 0])), shift
+        ahead = numbering.further, max(key_shift_since, last_edge_change + 1, int(number[tail, FIRST_INSTRUCTION])), shift
         if core_count > 1 and self._grow_streams(table, number, places, core_count):
             resume_instruction = 0
         core_changes = [(int(keys[core]), changed[core * ENGINES :][:ENGINES]) for core in range(core_count)]
         merged = [self._merge(core, resume_instruction, *core_changes[core], tail < len(parts), *ahead) for core in range(core_count)]
         self._lengths, same_rows, same_end = zip(*merged, strict=True)
-        edges, same = EDGES * n, max(tail, int(np.searchsorted(number[:-1, 0], flags, side="right")))
+        edges, same = EDGES * n, max(tail, int(np.searchsorted(number[:-1, FIRST_INSTRUCTION], last_edge_change, side="right")))
         firsts = states.numbers[:core_count, FIRST_OF : FIRST_OF + ENGINES]
         return Schedule(
             table, number, rows.after[:n], firsts, rows.core[:n], rows.engine[:n], rows.edge_start[: n + 1], rows.edge_from[:edges],
             rows.edge_to[:edges], rows.set_head[:n], rows.set_next[:edges],
             self._stream, tuple(core * self._stream_room for core in range(core_count)), self._lengths,
-            resume_instruction, taken, changed, same_rows, same_end, same,
+            resume_instruction, adopted, changed, same_rows, same_end, same,
         )  # fmt: skip
 
     def _part_rows(self, parts: Sequence[Footprint]) -> list[Ints]:
@@ -208,7 +208,7 @@ class Synchroniser:
 
         Room for the largest possible stream, for each of many cores, would take gigabytes.
         """
-        rows, begins, stops = self._rows, EDGES * number[:-1, 0], number[:-1, 1]
+        rows, begins, stops = self._rows, EDGES * number[:-1, FIRST_INSTRUCTION], number[:-1, EDGE_END]
         counts = np.bincount(places, table[:, RECORDS] + stops - begins, cores).astype(np.int64)  # records and their WAITs
         for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
             counts += np.bincount(rows.core[rows.edge_from[begin:stop]], minlength=cores)  # SETs
@@ -231,7 +231,7 @@ class Synchroniser:
         place = np.empty(len(s.engine), np.int32)
         for row, length, core_first in zip(s.stream_start, s.lengths, s.first, strict=True):
             find_rows(core_first, s.stream[row : row + length], s.after, s.edge_start, s.set_head, s.set_next, place)
-        for code, tag, first in zip(codes, tags, s.number[:-1, 0].tolist(), strict=True):
+        for code, tag, first in zip(codes, tags, s.number[:-1, FIRST_INSTRUCTION].tolist(), strict=True):
             if len(code):
                 stream = out[s.core[first]]
                 edges = s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next
@@ -257,7 +257,7 @@ class Synchroniser:
 
     def _make_room(self, numbering: Numbering, cores: int) -> bool:
         """Grow scratch for a program on `cores` cores; True if nothing of the previous program remains."""
-        lost, n, longest, cells = False, int(numbering.number[-1, 0]), numbering.instructions, numbering.cells
+        lost, n, longest, cells = False, int(numbering.number[-1, FIRST_INSTRUCTION]), numbering.instructions, numbering.cells
         rows = self._ddr_rows
         if len(self._states.numbers) < cores or self._states.ddr.shape[1] < rows:
             room = min(self.footprints.ddr_granules, max(2 * rows, self._states.ddr.shape[1]))
@@ -271,7 +271,7 @@ class Synchroniser:
                 self._marked.append(0)
         if self._borders.pieces.shape[1] != cores:
             self._borders = new_borders(cores, self.count_limit)
-        self._borders, self._later = self._borders.with_room(), self._later.with_room()
+        self._borders, self._previous_borders = self._borders.with_room(), self._previous_borders.with_room()
         if cores > 1 and (len(self._cross_core.seen) < 2 * cores or len(self._cross_core.written) < rows):
             room = self._states.ddr.shape[1]
             self._cross_core = new_cross_core(room, max(cores, len(self._cross_core.seen) // 2), self.shared)

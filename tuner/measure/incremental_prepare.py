@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from compiler.schedule.instruction_numbers import EDGES
+from compiler.schedule.instruction_numbers import EDGE_END, EDGES, FIRST_INSTRUCTION
 from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
 from compiler.schedule.segment_table import RECORDS, TRANSFERS, part_of
 from compiler.schedule.stream_writer import Schedule
@@ -142,17 +142,17 @@ def _fill_parts(
     """
     resumed_at, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
     for p in range(count):
-        first, stop = EDGES * number[p, 0], number[p, 1]
+        first, stop = EDGES * number[p, FIRST_INSTRUCTION], number[p, EDGE_END]
         if p == first_kept:
             moved = slots - slot[first]
-        if resumed_at < number[p, 0] + parts[p, RECORDS] and (p < first_kept or moved != 0):
+        if resumed_at < number[p, FIRST_INSTRUCTION] + parts[p, RECORDS] and (p < first_kept or moved != 0):
             slot[first] = slots  # a part without edges has a slot here, too
             for edge in range(first, stop):
                 slot[edge] = slots + edge - first
                 source[slots + edge - first] = edge_from[edge]
         slots += stop - first
     for p in range(first_kept):
-        first = number[p, 0]
+        first = number[p, FIRST_INSTRUCTION]
         if resumed_at >= first + parts[p, RECORDS] or resumed_at > first:
             places[p] = places_then[p]
         else:
@@ -168,7 +168,7 @@ def _fill_parts(
     if first_kept == count:
         places[count] = cursor
         return row, slots
-    first, added_parts = number[first_kept, 0], count - places_then.shape[0] + 1
+    first, added_parts = number[first_kept, FIRST_INSTRUCTION], count - places_then.shape[0] + 1
     shift = cursor - places_then[first_kept - added_parts]
     while row < rows and row * EVERY <= first:
         cursors[row], slots_from[row] = cursor, slot[EDGES * first]
@@ -200,9 +200,9 @@ def _fill_parts(
 def _lengths(parts: Ints, number: Ints, core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32, length: Ints) -> None:
     """Add the number of entries of every queue to `length`, int64 [queues]."""
     for p in range(parts.shape[0]):
-        for i in range(number[p, 0], number[p, 0] + parts[p, RECORDS]):
+        for i in range(number[p, FIRST_INSTRUCTION], number[p, FIRST_INSTRUCTION] + parts[p, RECORDS]):
             length[np.int64(core[i]) * ENGINES + engine[i]] += 1 + edge_start[i + 1] - edge_start[i]
-        for edge in range(EDGES * number[p, 0], number[p, 1]):
+        for edge in range(EDGES * number[p, FIRST_INSTRUCTION], number[p, EDGE_END]):
             source = edge_from[edge]
             length[np.int64(core[source]) * ENGINES + engine[source]] += 1
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.pipeline import ScheduledShare
+from compiler.schedule.instruction_numbers import FIRST_INSTRUCTION
 from compiler.schedule.segment_accesses import Ints
 from compiler.schedule.segment_table import with_costs
 from compiler.schedule.stream_writer import Schedule, find_rows
@@ -37,7 +38,7 @@ class L2Costs:
         if joined is not None and len(joined.row):
             first = np.cumsum([0, *[part.lowered.records for part in parts[:-1]]])
             of_part = np.repeat(np.arange(len(parts)), counts)
-            place = _find_places(schedule)[schedule.number[of_part, 0] + joined.row]
+            place = _find_places(schedule)[schedule.number[of_part, FIRST_INSTRUCTION] + joined.row]
             core, segment = (np.array(numbers)[of_part] for numbers in zip(*[(part.core, part.segment) for part in parts], strict=True))
             drawn, _ = count_traffic(self._machine, self._blocks, joined.access, core, segment, place)
             rows = first[of_part] + joined.row
