@@ -19,17 +19,19 @@ from compiler.target.target_graph import TargetGraph
 
 def allocations_of(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
     """Tables of a segment's allocations.  l1: buffers of its resident storages (see `segment.memory_plan`)."""
-    table, rows, buffers, max_slots = _unplaced(target_graph, blocks, prefetch, window)
+    table, rows, buffers, max_slots = _tables_without_addresses(target_graph, blocks, prefetch, window)
     slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
     return Allocations(_in_ddr(target_graph), table, np.array(slots, np.int64).reshape(len(table), max_slots), rows)
 
 
 @lru_cache(maxsize=4096)
-def _unplaced(
+def _tables_without_addresses(
     target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window
 ) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
-    """Tables without addresses: (`Allocations.table`, `Allocations.rows`, per slot of every resident storage (its buffer, the first slot's
-    buffer), largest number of slots)."""
+    """(`Allocations.table`, `Allocations.rows`, buffers, largest number of slots).
+
+    buffers: for each slot of every resident storage, the buffer of the first slot, and its own.
+    """
     allocations, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
     max_slots = max(slots.values(), default=1)
     table = np.zeros((len(allocations), 8), np.int64)
@@ -48,8 +50,11 @@ def _unplaced(
 @lru_cache(maxsize=1024)
 def _in_ddr(target_graph: TargetGraph) -> Ints:
     """`Allocations.ddr`: address, then strides between groups of images, planes, rows, and images of a group."""
-    sizes = ((s, s.image_blocks if s.n else 0) for s in target_graph.storages)
-    rows = [(s.address, size * target_graph.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
+    rows = []
+    for storage in target_graph.storages:
+        size = storage.image_blocks if storage.n else 0
+        group_stride = size * target_graph.together if storage.n > 1 else 0
+        rows.append((storage.address, group_stride, storage.plane_blocks, storage.ddr_row_blocks, size))
     return np.array(rows, np.int64)
 
 

@@ -9,7 +9,7 @@ from numba import njit, typeof, types
 
 from compiler.instructions.addressing import place_of
 from compiler.instructions.builders import DDR, MTE2, MTE3, Ints, TilePlace, block_at, compile_once, copy, copy_rows, joined_rows
-from compiler.instructions.node_context import MADE_BY_READER, PARITIES, Node, Work
+from compiler.instructions.node_context import MADE_BY_READER, SLOT_STATES, Node, Work
 from compiler.ops.conv_emitter import conv_rows, load_convolution
 from compiler.ops.pool_emitter import fed_rows
 from compiler.ops.registry import EMITTERS, JOBS
@@ -97,7 +97,7 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, constants_loaded:
     """
     work = by_reference(work)
     blocks = work.computed.shape[1]
-    parity = np.zeros(PARITIES, np.int64)
+    slot_state = np.zeros(SLOT_STATES, np.int64)
     loaded = np.full(work.loads.shape[0], -1, np.int64)
     cursor = 0
     for index in range(nodes.shape[0]):
@@ -128,7 +128,7 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, constants_loaded:
                 node = Node(operator, block, image, iteration, begins and member == 0, member)
                 if work.jobs.pool_roles[operator] != MADE_BY_READER:
                     emitter, record = work.jobs.kind[operator]
-                    cursor = call_kernel(emitters[emitter], (out, cursor, work, node, pointer_to(work.jobs.records, record), parity))
+                    cursor = call_kernel(emitters[emitter], (out, cursor, work, node, pointer_to(work.jobs.records, record), slot_state))
                 if cursor < 0:
                     return -1
         # a resident result that also leaves the segment

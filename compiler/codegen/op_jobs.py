@@ -11,7 +11,7 @@ from compiler.ops.registry import JOBS
 from compiler.plan.plan import SegmentPlan
 from compiler.segment.allocator import Buffer, BufferKind
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffer_demand import POOLED
+from compiler.segment.buffer_demand import SHARED_KINDS
 from compiler.segment.memory_plan import OF_ALL, Places
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import EmitInputs, UbKind
@@ -19,7 +19,7 @@ from compiler.target.target_op import EmitInputs, UbKind
 _FED = len(JOBS) - 1  # number of the emitter of fed pools
 _NUMBERS = {job: number for number, job in enumerate(JOBS[:_FED])}
 _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
-    (kind, kind in POOLED) for kind in ("constants", "out", "residual", "overlaid", "arriving", "expanded")
+    (kind, kind in SHARED_KINDS) for kind in ("constants", "out", "residual", "overlaid", "arriving", "expanded")
 )
 
 

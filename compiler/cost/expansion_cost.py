@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from compiler.cost.ranking import tiling_of
-from compiler.instructions.node_context import PARITIES
+from compiler.instructions.node_context import SLOT_STATES
 from compiler.ops.conv import product_of
 from compiler.ops.cost_class import CostClass
 from compiler.ops.expanded_weights import expansion_job
@@ -69,15 +69,15 @@ def _records(
     out: Code, job: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
 ) -> int:  # fmt: skip
     """Write all records, with meaningless addresses; returns their count, -1 if `out` is too short."""
-    parity, row, nowhere = np.zeros(PARITIES, np.int64), 0, np.empty((0, 0), np.int64)
+    slot_state, row, nowhere = np.zeros(SLOT_STATES, np.int64), 0, np.empty((0, 0), np.int64)
     if resident:
-        return expand_all(out, row, job, runs, needed, 0, parity, 0, groups, k1, n1, 0)
+        return expand_all(out, row, job, runs, needed, 0, slot_state, 0, groups, k1, n1, 0)
     for _ in range(groups):
         for n in range(0, n1, chunk_n1):
             for k in range(0, k1, chunk_k1):
                 size = min(chunk_k1, k1 - k)
                 columns = min(chunk_n1, n1 - n)
-                row = expand(out, row, job, runs, needed, nowhere, 0, parity, 0, 1, k, size, n, columns, 0, size * COLUMNS, 0)
+                row = expand(out, row, job, runs, needed, nowhere, 0, slot_state, 0, 1, k, size, n, columns, 0, size * COLUMNS, 0)
                 if row < 0:
                     return -1
     return row

@@ -96,7 +96,7 @@ class Layer(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
-    columns, result = spec.groups * spec.n1 * spec.column_blocks, (spec.n1_step, spec.result_lanes)
+    columns, result = spec.groups * spec.n1 * spec.channel_vector_blocks, (spec.n1_step, spec.result_lanes)
     residual = 0 if spec.residual is None else -(-spec.result_lanes // spec.residual_lanes)
     expansion = spec.expansion
     deep = spec.k1 if expansion is None or expansion.resident else min(spec.k1, expansion.deep)

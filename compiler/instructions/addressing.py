@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from compiler.instructions.builders import DDR, FAR, L1, Ints, TilePlace, compile_once, inlined
 
+START, STOP = range(2)  # columns of `Allocations.rows`
+
 
 class Allocations(NamedTuple):
     """Tables of addresses, see the docstring of this module."""

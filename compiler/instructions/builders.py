@@ -20,6 +20,7 @@ from simulator.npu.program import Code
 Ints = NDArray[np.int64]
 Steps = tuple[int, int]
 
+RECORD_BLOCKS = MAX_REPEATS * REPEAT_BLOCKS  # most blocks of one flat VECTOR record
 DDR, L1, L0A, L0B, L0C, UB, SHARED = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from compiler.instructions.addressing import Allocations, place_of
 from compiler.instructions.builders import Ints, TilePlace, compile_once, inlined
 
-# indices of double buffers in `parity`, passed from operator to operator: buffers of products, of expanded weights, of tiles on VECTOR
-A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
+# indices in `slot_state`, which passes from operator to operator: end of the last tile in L0A, L0B and L0C; else the slot that is due of a
+# double buffer, 0 or 1: of products (weights, results, residuals, biases), of expanded weights, of tiles on VECTOR
+A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, SLOT_STATES = range(11)
+STORAGE, PLANE, ALLOCATION = range(3)  # columns of an operand in `OperatorJobs.reads` and `writes`
 BY_ITSELF, MADE_BY_READER, FED = range(3)  # values of `OperatorJobs.pool_roles`
 
 

@@ -94,7 +94,7 @@ class UbTile(NamedTuple):
 
 
 @njit(cache=True)
-def next_tile(tiles: UbTiles, index: int, parity: Ints) -> UbTile:
+def next_tile(tiles: UbTiles, index: int, slot_state: Ints) -> UbTile:
     """Tile `index`, in the slot that is due; behind the last tile, one without planes.  Runs of planes are the outermost loop."""
     across, tile_rows = -(-tiles.width // tiles.tile_columns), min(tiles.tile_rows, tiles.rows)
     together = -(-tiles.rows // tile_rows) * across
@@ -102,7 +102,7 @@ def next_tile(tiles: UbTiles, index: int, parity: Ints) -> UbTile:
     row, column = place // across * tile_rows, place % across * tiles.tile_columns
     planes = max(0, min(tiles.tile_planes, tiles.planes - plane))
     rows, columns = min(tile_rows, tiles.rows - row), min(tiles.tile_columns, tiles.width - column)
-    slot = tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0
+    slot = tiles.slot_1 if slot_state[UB_SLOT] else tiles.slot_0
     if planes > 0:
-        parity[UB_SLOT] ^= 1
+        slot_state[UB_SLOT] ^= 1
     return UbTile(plane, planes, row, rows, column, columns, row * tiles.width + column, rows * columns, slot)

@@ -82,8 +82,8 @@ class OperatorKind(NamedTuple):
     """A kind of operator, a row of `ops.registry`.
 
     operator: class in the graph.  spec: class in the target graph.  job: type of `spec.job`, a NamedTuple of numbers.
-    emitter: kernel (out, cursor, work, node, job, parity).  It writes the records of a node from row `cursor` on, and returns the next row,
-    or -1 if `out` is too short.  `job` is a record that the kernel may change; `parity` is int64 [`instructions.node_context.PARITIES`].
+    emitter: kernel (out, cursor, work, node, job, slot_state).  It writes the records of a node from row `cursor` on, and returns the next
+    row, or -1 if `out` is too short.  `job` is a record that the kernel may change; `slot_state`: see `instructions.node_context`.
     """
 
     operator: type[Operator]

@@ -70,7 +70,7 @@ class ConvEpilogue(NamedTuple):
     result_lanes, residual_lanes: C0 of result and residual.  engine: engine of FIXPIPE.  added: data type of the residual.  sums: data type
     of integer sums, else 0.  scale_after, scale_at: blocks from a channel's bias to its scale in UB and in DDR; scale_at is 0 without
     scales.  zero, low, high: zero point and limits of the result.  sum_factor, residual_factor, fixed, last: words F_OWN to F_LAST of
-    FIXPIPE for a residual of bytes.  alike: whether all groups have the same biases and scales.
+    FIXPIPE for a residual of bytes.  groups_share_bias: whether all groups have the same biases and scales.
     """
 
     act: int
@@ -90,7 +90,7 @@ class ConvEpilogue(NamedTuple):
     residual_factor: int = 0
     fixed: int = 0
     last: int = 0
-    alike: int = 0
+    groups_share_bias: int = 0
 
 
 class ConvTiles(NamedTuple):

@@ -24,19 +24,22 @@ from compiler.target.zero_blocks import EVERYWHERE
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
-ColumnsAt = Callable[[Any, Placement, int, Lowering], int]
+ChannelVectorsAt = Callable[[Any, Placement, int, Lowering], int]
 """(operator, place of its result, lanes of the result, lowering) -> DDR block of FIXPIPE's vectors per channel."""
 
 
 def pack_product(
-    index: int, op: Convolution, lowering: Lowering, values: NDArray[Any], dtype: DataType, fill: int, columns_at: ColumnsAt
+    index: int, op: Convolution, lowering: Lowering, values: NDArray[Any], dtype: DataType, fill: int, channel_vectors_at: ChannelVectorsAt
 ) -> dict[str, Any]:
-    """Fields of the target operator.  values: weights in `dtype`, the type of multiplication.  fill: value of missing weights.
-    Raises `UnsupportedError`."""
+    """Pack the weights of a convolution, and return the fields of its target operator.
+
+    values: weights in `dtype`, the type of multiplication.  fill: value of missing weights.  Raises `UnsupportedError`.
+    """
     if why := unencodable_window(op):
         raise UnsupportedError(f"operator {op.name!r}: {why}")
     x, y = lowering.layout.placements[op.x], lowering.layout.placements[op.y]
     fractal, c0, result = lowering.machine.fractal(lowering.type_of(op.x)), lowering.type_of(op.x).lanes, lowering.type_of(op.y)
+    # sizes: an image of four lanes has four channels to a pixel, so a block of k has several taps
     lanes = 4 if lowering.layout.storages[x.storage].pixel_lanes == 4 else c0
     groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
     taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
@@ -44,10 +47,12 @@ def pack_product(
         n = -(-(max(y.lanes) + 1) // fractal.columns) * fractal.columns  # FIXPIPE fills the upper half of the last plane up
     k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
+    # layout of the weights in DDR: compressed if that saves enough, and pays on this machine
     pattern = None if fill else overlay_columns(op, x, y, n, groups, fractal)
     expansion = None if pattern is None else fit_expansion(pattern.expansion, groups, lowering.machine)
 
     def pack(out: Bytes) -> None:
+        """Write the weights."""
         if expansion is not None and pattern is not None:
             pack_overlaid(values, op, x, y, pattern, groups, dtype, fractal, out)
         else:
@@ -71,5 +76,5 @@ def pack_product(
         "weights_at": lowering.constants.reserve(f"{op.name}/weights", blocks * BLOCK_BYTES, pack),
         "expansion": expansion,
         "needed": EVERYWHERE if needed.all() else needed,
-        "bias_at": columns_at(op, y, n, lowering),
+        "bias_at": channel_vectors_at(op, y, n, lowering),
     }

@@ -130,10 +130,10 @@ def _padded(
 
 
 @njit(cache=True)
-def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target: TilePlace, slot_state: Ints) -> int:
     tiles = job.tiles
     taps, same_pitch = job.kh * job.kw, job.sh == 1 and job.sw == 1
-    index, tile = 0, next_tile(tiles, 0, parity)
+    index, tile = 0, next_tile(tiles, 0, slot_state)
     while tile.planes > 0:
         p, planes, rows, columns, x = tile.plane, tile.planes, tile.rows, tile.columns, tile.slot
         down = tile_side((tiles.first_row + tile.row) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
@@ -169,13 +169,13 @@ def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target:
         result_place = TilePlace(UB, y, out_plane, FAR, 0, columns, out_pitch - columns)
         cursor = move(out, cursor, job.dtype, job.tag, MTE3, result_place, 0, target, tile.first, p, planes, rows * columns)
         index += 1
-        tile = next_tile(tiles, index, parity)
+        tile = next_tile(tiles, index, slot_state)
     return cursor
 
 
 @compile_once
 @njit(cache=True)
-def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
+def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, slot_state: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
@@ -184,4 +184,4 @@ def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, par
         if cursor + job.tiles.planes >= out.shape[0]:
             return -1
         cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, job.bias, job.wide_bias, job.tiles.planes, 1, 1, 1, 2, _F32)
-    return _tiles(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)
+    return _tiles(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), slot_state)

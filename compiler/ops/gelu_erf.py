@@ -37,7 +37,7 @@ ERF_COEFFICIENTS: dict[DataType, tuple[float, ...]] = {  # of z / x: coefficient
     DataType.float16: (1.60031267, 0.06940245),
     DataType.float32: (1.59565627, 7.29375742e-2, -2.49717569e-4, -6.11632260e-5, 2.23823812e-6),
 }
-REACH = 5.5  # limit of |x|: up to here the float32 polynomial rises
+CLAMP = 5.5  # limit of |x|: up to here the float32 polynomial rises
 
 
 def with_curves(graph: Graph, dtype: DataType) -> Graph:
@@ -89,7 +89,7 @@ def _exponential(dtype: DataType, x: int, unused: int) -> tuple[Step, ...]:
     if len(higher) == 1:  # x * (c0 + c1 x^2); this order of factors does not underflow
         return (Step("square"), Step("muls", higher[0]), Step("adds", lowest), Step("mul", register=x), Step("exp"))
     clamped, square = unused, unused + 1
-    steps = [Step("mins", REACH), Step("maxs", -REACH), Step("keep", register=clamped), Step("square"), Step("keep", register=square)]
+    steps = [Step("mins", CLAMP), Step("maxs", -CLAMP), Step("keep", register=clamped), Step("square"), Step("keep", register=square)]
     # Horner's rule in x^2, from the highest power on; the last factor is x, not x^2, because z is odd
     *middle, highest = higher
     steps.append(Step("muls", highest))

@@ -36,7 +36,7 @@ class MatMulSpec(ConvSpec):
     per_pixel: int
 
     @classmethod
-    def lowered(cls, index: int, op: Any, lowering: Lowering) -> dict[str, Any]:
+    def lowered_fields(cls, index: int, op: Any, lowering: Lowering) -> dict[str, Any]:
         assert isinstance(op, HeadedProduct)
         if not lowering.machine.has(Memory.L0B):
             why = "a product of two tensors, whose right one only L0B brings into order"
@@ -46,7 +46,7 @@ class MatMulSpec(ConvSpec):
         bias_at = (
             -1
             if not isinstance(op, MatMul) or op.bias is None
-            else cls.columns_at(op, y, y.planes * lowering.type_of(op.y).lanes, lowering)
+            else cls.channel_vectors_at(op, y, y.planes * lowering.type_of(op.y).lanes, lowering)
         )
         pixels, heads, fractal = h * w, op.heads, lowering.machine.fractal(lowering.type_of(op.a))
         return lowering.fields(index, op) | {

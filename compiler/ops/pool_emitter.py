@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import DDR, FAR, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move, strided
+from compiler.instructions.builders import DDR, FAR, MTE2, RECORD_BLOCKS, UB, Ints, TilePlace, compile_once, dense, flat, move, strided
 from compiler.instructions.node_context import MADE_BY_READER, UB_SLOT, Node, Work, locate_operand, locate_result
 from compiler.instructions.repeats import pools_pixelwise
 from compiler.instructions.tiles import UbTiles, load_box, next_tile, store_tile
@@ -164,7 +164,7 @@ def _fold(
 @njit(cache=True)
 def _max_fold_instructions(taps: int, inner: int, middle: int, outer: int) -> int:
     """Upper bound of the instructions of a fold."""
-    return (taps + 3) * max_instructions(inner, middle, outer) + inner * middle * outer // 2040 + 2
+    return (taps + 3) * max_instructions(inner, middle, outer) + inner * middle * outer // RECORD_BLOCKS + 2
 
 
 @njit(cache=True)
@@ -195,7 +195,7 @@ def _slide(
 
 
 @njit(cache=True)
-def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: TilePlace, slot_state: Ints) -> int:
     """Emit all tiles.  Windows of whole rows are pooled by repeats (`compiler.instructions.repeats`).  Returns the next row or -1.
 
     A slot of UB holds the pixels under the windows of a tile, then the values between two passes.  Results of the second pass overwrite the
@@ -207,7 +207,7 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
     in_columns_max = job.in_w if has_rows else min(job.in_w, (tiles.tile_columns - 1) * job.sw + job.kw)
     in_blocks = tiles.tile_planes * in_rows_max * (max(in_columns_max, tiles.tile_columns) if job.passes == BOTH else in_columns_max)
     op = _VMAX if job.is_max else _VADD
-    index, tile = 0, next_tile(tiles, 0, parity)
+    index, tile = 0, next_tile(tiles, 0, slot_state)
     while tile.planes > 0:
         p, planes, rows, c, columns, slot = tile.plane, tile.planes, tile.rows, tile.column, tile.columns, tile.slot
         oy = tiles.first_row + tile.row
@@ -262,18 +262,18 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
                 cursor = flat(out, cursor, _VMUL, job.dtype, job.tag, d, d, job.counts, -1, 1, 0, size_out, 0)
         cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, tile.first, size_out, planes, acc)
         index += 1
-        tile = next_tile(tiles, index, parity)
+        tile = next_tile(tiles, index, slot_state)
     return cursor
 
 
 @compile_once
 @njit(cache=True)
-def pool_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
+def pool_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, slot_state: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first
-    return emit_pool(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)
+    return emit_pool(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), slot_state)
 
 
 @njit(cache=True)
@@ -284,7 +284,7 @@ def fed_plane(rows: int, columns: int) -> int:
 
 @compile_once
 @njit(cache=True)
-def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
+def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, slot_state: Ints) -> int:
     """Records of a fed pool on a node, and of the convolutions that feed it (`segment.pool_fusion`).
 
     A slot holds the pixels under the windows of a tile, and the tile's results.  Values between two passes have a separate buffer, so that
@@ -301,8 +301,8 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         rows = min(tiles.tile_rows, stop - oy)
         y0, y1 = max(0, oy * job.sh - job.pad_top), min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
         size_out = rows * tiles.width
-        slot = tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0
-        parity[UB_SLOT] ^= 1
+        slot = tiles.slot_1 if slot_state[UB_SLOT] else tiles.slot_0
+        slot_state[UB_SLOT] ^= 1
         pooling = (
             _max_fold_instructions(job.kh, job.in_w, rows, tiles.planes)
             + _max_fold_instructions(job.kw, tiles.width, rows, tiles.planes)
@@ -323,7 +323,9 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
                 into = to + old + (work.jobs.writes[producer, 1] - plane) * in_plane
                 conv_job = pointer_to(work.jobs.records, work.jobs.kind[producer, 1])
                 conv_node, place = Node(producer, node.t, node.image, node.iteration, False, node.member), dense(UB, into, in_plane)
-                cursor = call_kernel(work.convolution[0], (out, cursor, work, conv_node, conv_job, np.int64(1), first, y1, place, parity))
+                cursor = call_kernel(
+                    work.convolution[0], (out, cursor, work, conv_node, conv_job, np.int64(1), first, y1, place, slot_state)
+                )
                 if cursor < 0:
                     return -1
         if cursor + pooling + _ROOM >= out.shape[0]:

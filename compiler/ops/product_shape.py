@@ -77,10 +77,10 @@ class ProductShape(TargetOp):
     @cached_property
     def bias_blocks(self) -> int:
         """Blocks of FIXPIPE's vectors for all channels."""
-        return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
+        return self.groups * self.n1 * self.channel_vector_blocks if self.bias_at >= 0 else 0
 
     @cached_property
-    def column_blocks(self) -> int:
+    def channel_vector_blocks(self) -> int:
         """Blocks of FIXPIPE's vectors for a fractal's channels."""
         return self.fractal.sum_blocks
 
@@ -237,7 +237,7 @@ class ProductShape(TargetOp):
         right = lies[1] if self.right is not None else Memory.DDR
         reads = [Operand("x", ("g", "m", "k"), left_bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left_bits, right, Memory.L0B)]
         if self.bias_blocks:
-            bits = 8 * BLOCK_BYTES * self.column_blocks // self.fractal.columns
+            bits = 8 * BLOCK_BYTES * self.channel_vector_blocks // self.fractal.columns
             reads.append(Operand("bias", ("g", "n"), bits, Memory.DDR, Memory.UB))
         if self.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), other_bits[0], lies[1], Memory.UB))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move
+from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, RECORD_BLOCKS, UB, Ints, TilePlace, compile_once, dense, flat, move
 from compiler.instructions.conversion import HALF, WIDE, convert_runs, stride_blocks
 from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
 from compiler.instructions.tiles import UbTiles, load_box, next_tile, store_tile
@@ -324,7 +324,7 @@ def _any_order(
 
 
 @njit(cache=True)
-def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, slot_state: Ints) -> int:
     """Emit the mean of all pixels.  A slot holds bytes, float16 pixels, float32 sums of a chunk, float32 sums of all chunks, and results.
 
     Sums of all chunks stay in the slot of the first chunk.  The planes of a pixel are adjacent, so every step is one run.
@@ -334,15 +334,15 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
     most_left = count_folded(chunk, job.halvings)
     for p in range(0, tiles.planes, tiles.tile_planes):
         planes = min(tiles.tile_planes, tiles.planes - p)
-        run_records = WIDE * chunk * planes // 2040 + 2
+        run_records = WIDE * chunk * planes // RECORD_BLOCKS + 2
         room = (pixels // chunk + 1) * (planes + 8 + (job.halvings + 4) * run_records) + 24 * run_records
         if cursor + room >= out.shape[0]:
             return -1
-        sums = (tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0) + tiles.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
+        sums = (tiles.slot_1 if slot_state[UB_SLOT] else tiles.slot_0) + tiles.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
         # chunks of pixels: float16, halvings, and float32 sums of all chunks
         for begin in range(0, pixels, chunk):
-            slot = tiles.slot_1 if parity[UB_SLOT] else tiles.slot_0
-            parity[UB_SLOT] ^= 1
+            slot = tiles.slot_1 if slot_state[UB_SLOT] else tiles.slot_0
+            slot_state[UB_SLOT] ^= 1
             size = min(chunk, pixels - begin)
             into = TilePlace(UB, slot, 1, FAR, 0, 1, planes - 1) if planes > 1 else dense(UB, slot, size)
             cursor = move(out, cursor, job.source, job.tag, engine, source, begin, into, 0, p, planes, size)
@@ -377,7 +377,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 
 
 @njit(cache=True)
-def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
+def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, slot_state: Ints) -> int:
     """Emit windows tile by tile.  A slot holds bytes (later results), pixels as floats, sums, and CONSTANTS blocks."""
     tiles = job.tiles
     has_rows = tiles.tile_columns >= tiles.width  # whether tiles have all columns
@@ -386,7 +386,7 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
     in_columns_max = job.in_w if has_rows else min(job.in_w, (tiles.tile_columns - 1) * job.sw + job.kw)
     in_max, out_max = in_rows_max * in_columns_max, tile_rows * tiles.tile_columns
     floats, means = rooms(job.exact != 0, job.kh, job.kw, in_rows_max, in_columns_max, tile_rows, tiles.tile_columns)
-    index, tile = 0, next_tile(tiles, 0, parity)
+    index, tile = 0, next_tile(tiles, 0, slot_state)
     while tile.planes > 0:
         p, planes, rows, c, columns, slot = tile.plane, tile.planes, tile.rows, tile.column, tile.columns, tile.slot
         oy = tiles.first_row + tile.row
@@ -406,7 +406,7 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
         per_tap = max_instructions(WIDE * columns, rows, planes)
         regions = min(rows, 2 * job.kh + 1) * min(columns, 2 * job.kw + 1)
         room = (
-            (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64
+            (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // RECORD_BLOCKS + 64
             + 4 * planes + 2 * box.high
         )  # fmt: skip
         if job.exact:
@@ -423,18 +423,18 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
         cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
         cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, tile.first, tile.size, planes, slot)
         index += 1
-        tile = next_tile(tiles, index, parity)
+        tile = next_tile(tiles, index, slot_state)
     return cursor
 
 
 @compile_once
 @njit(cache=True)
-def average_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
+def average_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, slot_state: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first
     source, target = locate_operand(work, node, 0, first), locate_result(work, node, start)
     if job.chunk:
-        return _whole(out, cursor, job, source, target, parity)
-    return _windows(out, cursor, job, source, target, read_table(work, node, 0, CLASS), parity)
+        return _whole(out, cursor, job, source, target, slot_state)
+    return _windows(out, cursor, job, source, target, read_table(work, node, 0, CLASS), slot_state)

@@ -65,7 +65,7 @@ class IntegerProductSpec(ConvSpec):
         return len(self.zeros[0]) * self.fractal.weight_blocks
 
     @cached_property
-    def column_blocks(self) -> int:
+    def channel_vector_blocks(self) -> int:
         return self.fractal.sum_blocks * (2 if self.scale_at else 1)
 
     @property
@@ -76,27 +76,27 @@ class IntegerProductSpec(ConvSpec):
         return super().described() | ({"products": self.products} if self.products > 1 else {})
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
-        return *super().sizes(storages), self.products, self.zero_blocks, self.column_blocks
+        return *super().sizes(storages), self.products, self.zero_blocks, self.channel_vector_blocks
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         """Buffers of weights.  Constants for the zero point stay in L1, so they share one buffer with both chunks."""
         slots, size = super().weight_slots(tiling)
         return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
 
-    def chunk_slots(self, inputs: EmitInputs) -> tuple[int, ...]:
+    def weight_slot_addresses(self, inputs: EmitInputs) -> tuple[int, ...]:
         if not self.zero_blocks:
             return inputs.weights
         slots, size = super().weight_slots(inputs.tiling)
         first = inputs.weights[0] + self.zero_blocks
         return tuple(first + slot * size for slot in range(max(1, slots)))
 
-    def first_zeros(self, inputs: EmitInputs) -> int:
+    def zero_point_block(self, inputs: EmitInputs) -> int:
         return inputs.weights[0] if self.zeros[0] else 0
 
-    def column_fetches(self) -> list[Fetch]:
+    def channel_vector_fetches(self) -> list[Fetch]:
         """Fetches of biases and of scales.  Both are separate, because the biases of a channel part end before the scales begin."""
         if not self.scale_at:
-            return super().column_fetches()
+            return super().channel_vector_fetches()
         half = self.bias_blocks // 2
         return [Fetch(Memory.UB, self.bias_at + source, target, half) for source, target in ((0, 0), (self.scale_at, half))]
 
@@ -114,7 +114,7 @@ class QuantisedConvSpec(IntegerProductSpec):
     zero_excess: int
 
     @classmethod
-    def lowered(cls, index: int, op: Convolution, lowering: Lowering) -> dict[str, Any]:
+    def lowered_fields(cls, index: int, op: Convolution, lowering: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedConv)
         if lowering.type_of(op.x) not in BYTES:
             raise UnsupportedError(f"operator {op.name!r}: reads {lowering.type_of(op.x).name}; integers of 8 bits are multiplied")
@@ -122,13 +122,13 @@ class QuantisedConvSpec(IntegerProductSpec):
         if op.added is not None and op.y_q is not None:
             check_sum_range(op.name, op.y_q, op.added.q, op.added.y_q)
         values, dtype, zero_excess = op.multiplied()
-        fields = pack_product(index, op, lowering, values, dtype, zero_excess, cls.columns_at)
+        fields = pack_product(index, op, lowering, values, dtype, zero_excess, cls.channel_vectors_at)
         n = fields["groups"] * fields["n1"] * fields["fractal"].sum_blocks
         zeros_at = pack_zeros(f"{op.name}/zeros", negated_bytes(zero_excess)[0], fields["fractal"], lowering)
         return fields | {"right_type": dtype, "scale_at": 0 if keeps_sums(op.y_q) else n, "zeros_at": zeros_at, "zero_excess": zero_excess}
 
     @classmethod
-    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, lowering: Lowering) -> int:
+    def channel_vectors_at(cls, op: Any, y_place: Placement, lane_count: int, lowering: Lowering) -> int:
         """DDR block of biases, then scales unless the result is the sums; 0 for tensors, whose addresses `placed` sets."""
         if op.of_columns:
             inputs = {port.tensor for port in lowering.layout.graph.inputs}
@@ -137,9 +137,9 @@ class QuantisedConvSpec(IntegerProductSpec):
             ):
                 raise UnsupportedError(f"operator {op.name!r}: {', '.join(op.of_columns)} are read where the host puts them")
             return 0
-        columns = weights.pack_columns(op.offset, y_place, lane_count, DataType.int32)
+        columns = weights.pack_channel_vector(op.offset, y_place, lane_count, DataType.int32)
         if not keeps_sums(op.y_q):
-            columns = np.concatenate([columns, weights.pack_columns(op.scale, y_place, lane_count, DataType.float32)])
+            columns = np.concatenate([columns, weights.pack_channel_vector(op.scale, y_place, lane_count, DataType.float32)])
         return lowering.constants.add(f"{op.name}/bias", columns)
 
     def placed(self, address: Callable[[str], int]) -> Self:

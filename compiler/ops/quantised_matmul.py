@@ -32,9 +32,9 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     word: ClassVar[str] = "quantised_matmul"
 
     @classmethod
-    def lowered(cls, index: int, op: Any, lowering: Lowering) -> dict[str, Any]:
+    def lowered_fields(cls, index: int, op: Any, lowering: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedMatMul)
-        fields = super().lowered(index, op, lowering)
+        fields = super().lowered_fields(index, op, lowering)
         if not lowering.machine.has(Memory.L0B):
             raise UnsupportedError(
                 f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {lowering.machine.name} has none"
@@ -75,7 +75,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     @cached_property
     def bias_blocks(self) -> int:
-        return self.n1 * self.column_blocks
+        return self.n1 * self.channel_vector_blocks
 
     @cached_property
     def _left(self) -> tuple[tuple[int, ...], DataType]:
@@ -94,4 +94,4 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         return operands._replace(left_less=first, left_less_1=second, left_type=int(left_type), missing=missing)
 
     def requantised(self) -> dict[str, int]:
-        return super().requantised() | {"alike": 1, **requantise_fields(self.quantised.y_q, self.name)}
+        return super().requantised() | {"groups_share_bias": 1, **requantise_fields(self.quantised.y_q, self.name)}

@@ -22,22 +22,22 @@ from simulator.npu.parts import DataType
 
 @dataclass(frozen=True, eq=False)
 class RelayoutSpec(OnVector):
-    """A relayout.  deep: planes of a group.  bounds: int64 [out_h, 2], `Relayout.row_bounds`."""
+    """A relayout.  group_planes: planes of a group.  bounds: int64 [out_h, 2], `Relayout.row_bounds`."""
 
     word: ClassVar[str] = "relayout"
 
     operator: Relayout
-    deep: int
+    group_planes: int
     bounds: NDArray[np.int64]
 
     @classmethod
     def lower(cls, index: int, op: Relayout, lowering: Lowering) -> Self:
         fields = lowering.fields(index, op)
-        return cls(**fields, deep=fields["reads"][0].planes // op.of[0], bounds=op.row_bounds)
+        return cls(**fields, group_planes=fields["reads"][0].planes // op.of[0], bounds=op.row_bounds)
 
     def described(self) -> dict[str, object]:
         op = self.operator
-        return {"deep": self.deep, "groups": op.groups, "pixels": op.pixels, "first": op.first}
+        return {"deep": self.group_planes, "groups": op.groups, "pixels": op.pixels, "first": op.first}
 
     @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
     def input_rows(self, rows: int) -> int:
@@ -72,7 +72,7 @@ class RelayoutSpec(OnVector):
         return RelayoutJob(
             **self.common(inputs),
             in_w=self.in_w,
-            deep=self.deep,
+            group_planes=self.group_planes,
             group=op.first[0],
             pixel=op.first[1],
             fill=float_bits(op.fill),

@@ -51,13 +51,21 @@ def _put(
 
 @njit(cache=True)
 def emit_resample(
-    out: Code, cursor: int, job: ResampleJob, source: TilePlace, target: TilePlace, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
+    out: Code,
+    cursor: int,
+    job: ResampleJob,
+    source: TilePlace,
+    target: TilePlace,
+    columns: Ints,
+    rows: Ints,
+    bounds: Ints,
+    slot_state: Ints,
 ) -> int:
     """Emit all tiles.  columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
     tiles = job.tiles
     tile_rows = min(tiles.tile_rows, tiles.rows)
     in_rows = input_rows(bounds, tile_rows)
-    index, tile = 0, next_tile(tiles, 0, parity)
+    index, tile = 0, next_tile(tiles, 0, slot_state)
     while tile.planes > 0:
         planes, count, c, wide, size, x = tile.planes, tile.rows, tile.column, tile.columns, tile.size, tile.slot
         begin = tiles.first_row + tile.row
@@ -115,18 +123,18 @@ def emit_resample(
             v = last
         cursor = store_tile(out, cursor, job.dtype, job.tag, target, tile.plane, tile.first, size, planes, v)
         index += 1
-        tile = next_tile(tiles, index, parity)
+        tile = next_tile(tiles, index, slot_state)
     return cursor
 
 
 @compile_once
 @njit(cache=True)
-def resample_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
+def resample_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, slot_state: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.tiles.first_row, job.tiles.rows, job.tiles.in_first = start, stop - start, first
     columns, rows, bounds = read_table(work, node, 0, 7), read_table(work, node, 1, 7), read_table(work, node, 2, 2)
     return emit_resample(
-        out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), columns, rows, bounds, parity
+        out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), columns, rows, bounds, slot_state
     )

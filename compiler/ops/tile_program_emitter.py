@@ -260,7 +260,7 @@ def _exponentials(out: Code, cursor: int, tag: int, step: Ints, target: int, a: 
 
 @compile_once
 @njit(cache=True)
-def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
+def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, slot_state: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     inputs, target = count_operands(work, node), locate_result(work, node, start)
@@ -269,7 +269,7 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
     tiles.rows = stop - start
     most_planes, most_size = tiles.tile_planes // job.together, min(tiles.tile_rows, tiles.rows) * tiles.tile_columns
     # runs of planes: constants of the run, then its tiles; per tile: loads, steps, store
-    index, tile = 0, next_tile(tiles, 0, parity)
+    index, tile = 0, next_tile(tiles, 0, slot_state)
     while tile.planes > 0:
         first, planes, size = tile.plane // job.together, tile.planes // job.together, tile.size
         const_planes, const_first = (most_planes, 0) if job.streamed else (tiles.planes // job.together, first)
@@ -306,5 +306,5 @@ def program_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parit
         result = _address(places, job.result, full_tile)
         cursor = store_tile(out, cursor, job.dtype, job.tag, target, tile.plane, tile.first, size, planes * job.together, result)
         index += 1
-        tile = next_tile(tiles, index, parity)
+        tile = next_tile(tiles, index, slot_state)
     return cursor

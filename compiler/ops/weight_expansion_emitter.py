@@ -64,20 +64,20 @@ def overlaid_steps(overlaid: int, k1: int) -> int:
 
 @compile_once
 @njit(cache=True)
-def load_overlaid(out: Code, cursor: int, job: ExpansionJob, tag: int, parity: Ints, source: int, blocks: int) -> tuple[int, int]:
+def load_overlaid(out: Code, cursor: int, job: ExpansionJob, tag: int, slot_state: Ints, source: int, blocks: int) -> tuple[int, int]:
     """Load overlaid blocks from DDR; returns (next row, or -1 if `out` is too short; UB block of the overlaid blocks)."""
     if cursor >= out.shape[0]:
         return -1, 0
-    place = job.overlaid_1 if parity[OVERLAID_SLOT] else job.overlaid_0
-    parity[OVERLAID_SLOT] ^= 1
+    place = job.overlaid_1 if slot_state[OVERLAID_SLOT] else job.overlaid_0
+    slot_state[OVERLAID_SLOT] ^= 1
     return copy(out, cursor, _BYTES, tag, MTE2, DDR, UB, source, place, blocks, 1, 0, 0, 1, 0, 0), place
 
 
 @compile_once
 @njit(cache=True)
 def expand_all(
-    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
-    target: int,
+    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, tag: int, slot_state: Ints, source: int, groups: int, k1: int,
+    n1: int, target: int,
 ) -> int:  # fmt: skip
     """Expand all weights, from DDR to L1.  Returns the next row, or -1 if `out` is too short."""
     steps = overlaid_steps(job.overlaid, k1)
@@ -89,13 +89,13 @@ def expand_all(
         for k in range(0, k1, steps):
             size = min(steps, k1 - k)
             cursor, place = load_overlaid(
-                out, cursor, job, tag, parity, source + (group * k1 + k) * job.overlaid, together * size * job.overlaid
+                out, cursor, job, tag, slot_state, source + (group * k1 + k) * job.overlaid, together * size * job.overlaid
             )
             if cursor < 0:
                 return -1
             to = target + group * size_of_group + (0 if job.packed else k * COLUMNS)
             cursor = expand(
-                out, cursor, job, runs, needed, places, tag, parity, place, together, k, size, 0, n1, to, k1 * COLUMNS, size_of_group
+                out, cursor, job, runs, needed, places, tag, slot_state, place, together, k, size, 0, n1, to, k1 * COLUMNS, size_of_group
             )
             if cursor < 0:
                 return -1
@@ -105,8 +105,8 @@ def expand_all(
 @compile_once
 @njit(cache=True)
 def expand(
-    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
-    k_start: int, k_size: int, n_start: int, n_size: int, target: int, row: int, group_pitch: int,
+    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, slot_state: Ints, overlaid: int,
+    groups: int, k_start: int, k_size: int, n_start: int, n_size: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
     """Expand n_size n1 and k_size steps of consecutive groups (one group unless `across`) to L1.
 
@@ -129,7 +129,7 @@ def expand(
             together = max(1, min(deep // k_size, groups - group)) if job.across and k == 0 else 1
             size, first = min(deep, stop - k), overlaid + (group * k_size + k) * job.overlaid
             cursor = _piece(
-                out, cursor, job, runs, needed, places, tag, parity, first, together, k_start + k, size, n_start + n, columns,
+                out, cursor, job, runs, needed, places, tag, slot_state, first, together, k_start + k, size, n_start + n, columns,
                 target + group * group_pitch + (0 if places.size else n * row + k * COLUMNS), row, group_pitch,
             )  # fmt: skip
             if cursor < 0:
@@ -156,12 +156,12 @@ def _next_needed(needed: Ints, n: int, columns: int, k_start: int, k: int, k_siz
 @compile_once
 @njit(cache=True)
 def _piece(
-    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
-    k: int, size: int, n1: int, columns: int, target: int, row: int, group_pitch: int,
+    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, slot_state: Ints, overlaid: int,
+    groups: int, k: int, size: int, n1: int, columns: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
     """Expand steps [k, k + size) of each group; several groups are expanded with all their steps."""
-    place = job.expanded_1 if parity[EXPANDED_SLOT] else job.expanded_0
-    parity[EXPANDED_SLOT] ^= 1
+    place = job.expanded_1 if slot_state[EXPANDED_SLOT] else job.expanded_0
+    slot_state[EXPANDED_SLOT] ^= 1
     pitch, begin, steps = columns * COLUMNS, n1 * COLUMNS, groups * size
     # overlaid blocks and masks of a run of columns have constant strides, so a record covers several of them
     for r in range(runs.shape[0]):

@@ -1,4 +1,4 @@
-"""L1 and UB demand of a tiling: independent of the segment, cached per cost class."""
+"""L1 and UB buffers that an operator needs with a tiling.  They do not depend on the segment, so they are cached per cost class."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp, UbBuffers
 from simulator.npu.parts import Memory
 
-POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segment share
-OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
+SHARED_KINDS = "arriving", "expanded"  # kinds of UB buffers that all operators of a segment share
+L0_MEMORIES = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 
 class BufferDemand(NamedTuple):
-    """Tiling and its demand: `slots` buffers of `size` blocks in L1 for weights, and `buffers` in UB, of `ub` blocks in all.
+    """Tiling and its demand: slots for weights in L1, and buffers in UB, of `ub_blocks` in all.
 
-    tile: blocks of L0A, L0B and L0C for a tile of a product; () for other operators.  pools: whether some of the buffers are `POOLED`.
-    fits: whether the tile fits half of each L0 memory, and consists of full planes of the result.
+    l0_blocks: blocks of L0A, L0B and L0C for a tile of a product; () for other operators.  fits_l0: whether the tile fits half of each L0
+    memory, and consists of full planes of the result.  shares_pool: whether some of the UB buffers are `SHARED_KINDS`.
     """
 
     tiling: Tiling
-    slots: int
-    size: int
-    buffers: tuple[UbBuffers, ...]
-    ub: int
-    tile: tuple[int, ...]
-    fits: bool
-    pools: bool
+    weight_slots: int
+    weight_slot_blocks: int
+    ub_buffers: tuple[UbBuffers, ...]
+    ub_blocks: int
+    l0_blocks: tuple[int, ...]
+    fits_l0: bool
+    shares_pool: bool
 
 
 def demand_of(target_graph: TargetGraph, spec: TargetOp, tiling: Tiling, inside: bool) -> BufferDemand:
@@ -45,15 +45,19 @@ def tiling_demand(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand
     """Demand of an operator with a tiling.  kind: cost class of the operator.  inside: whether its result stays on chip."""
     target_graph, spec = kind.target_graph, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(target_graph, inside), target_graph.type_of(spec.y))
-    product, tile, fits = product_of(spec), (), True
+    product, tile_blocks, fits_l0 = product_of(spec), (), True
     if product is not None:
         assert isinstance(tiling, ConvTiling)
-        tile = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
-        halves = [room_blocks(target_graph.machine, memory) // 2 for memory in OF_PRODUCTS]
-        cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
-        fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
-    size, pools = sum([buffer.slots * buffer.size for buffer in buffers]), any(buffer.kind in POOLED for buffer in buffers)
-    return BufferDemand(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
+        tile_blocks = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        halves = [room_blocks(target_graph.machine, memory) // 2 for memory in L0_MEMORIES]
+        splits_plane = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
+        fits_l0 = not splits_plane and all(need <= half for need, half in zip(tile_blocks, halves, strict=True))
+    slots, slot_blocks = spec.weight_slots(tiling)
+    return BufferDemand(
+        tiling=tiling, weight_slots=slots, weight_slot_blocks=slot_blocks, ub_buffers=buffers,
+        ub_blocks=sum([buffer.slots * buffer.size for buffer in buffers]), l0_blocks=tile_blocks, fits_l0=fits_l0,
+        shares_pool=any(buffer.kind in SHARED_KINDS for buffer in buffers),
+    )  # fmt: skip
 
 
 def through_ub(target_graph: TargetGraph, inside: bool) -> bool:

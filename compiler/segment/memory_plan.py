@@ -40,7 +40,7 @@ from compiler.ops.tile_counts import partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
 from compiler.segment.allocator import Buffer, BufferRequest, Conflicts, capacity_test, live_blocks, place_buffers
 from compiler.segment.blocks import BlockAllocation, Blocks
-from compiler.segment.buffer_demand import OF_PRODUCTS, POOLED, BufferDemand, demand_of
+from compiler.segment.buffer_demand import L0_MEMORIES, SHARED_KINDS, BufferDemand, demand_of
 from compiler.segment.engine_lanes import lanes
 from compiler.segment.operator_run import can_stream
 from compiler.segment.persistent import NO_TENSORS, PersistentLayout
@@ -227,7 +227,7 @@ def _fit(requests: tuple[BufferRequest, ...], capacity: int, spread: bool) -> tu
 @lru_cache(maxsize=64)
 def _absent(machine: Machine) -> tuple[str, ...]:
     """Memories that the machine does not have."""
-    return tuple([memory.name for memory in (*OF_PRODUCTS, Memory.L1, Memory.UB) if not machine.has(memory)])
+    return tuple([memory.name for memory in (*L0_MEMORIES, Memory.L1, Memory.UB) if not machine.has(memory)])
 
 
 def capacity_tests(strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
@@ -284,7 +284,7 @@ def _wanted(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks) -> lis
             return f"operator {k} is {name!r}, in the topological order it is {spec.name!r}"
         demand = demand_of(target_graph, spec, tiling, inside)
         if product is not None and isinstance(tiling, ConvTiling):
-            why = "" if demand.fits else _not_fitting(target_graph, product, tiling, demand)
+            why = "" if demand.fits_l0 else _not_fitting(target_graph, product, tiling, demand)
             if not why and tiling.weights == "streamed":
                 why = _not_streamed(target_graph, product, tiling, blocks, k)
             if why:
@@ -295,7 +295,7 @@ def _wanted(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks) -> lis
 
 def _not_fitting(target_graph: TargetGraph, product: ConvSpec, tiling: ConvTiling, demand: BufferDemand) -> str:
     """Reason why a product's tile does not fit."""
-    for memory, need, axes in zip(OF_PRODUCTS, demand.tile, ("m k1", "n1 k1", "m n1"), strict=True):
+    for memory, need, axes in zip(L0_MEMORIES, demand.l0_blocks, ("m k1", "n1 k1", "m n1"), strict=True):
         half = room_blocks(target_graph.machine, memory) // 2
         if need > half:
             size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
@@ -318,7 +318,7 @@ def _not_streamed(target_graph: TargetGraph, product: ConvSpec, tiling: ConvTili
 
 
 def _l0_peaks(demands: Sequence[BufferDemand]) -> dict[str, int]:
-    tiles = [demand.tile for demand in demands if demand.tile] or [(0, 0, 0)]
+    tiles = [demand.l0_blocks for demand in demands if demand.l0_blocks] or [(0, 0, 0)]
     a, b, c = tiles[0] if len(tiles) == 1 else map(max, zip(*tiles, strict=True))
     return {"L0A": 2 * BLOCK_BYTES * a, "L0B": 2 * BLOCK_BYTES * b, "L0C": 2 * BLOCK_BYTES * c}
 
@@ -448,15 +448,17 @@ def ub_requests(target_graph: TargetGraph, blocks: Blocks, demands: Sequence[Buf
     """Requests in UB of all operators: constants, and two slots each of the result's tile and the residual's tile."""
     last = blocks.stop - blocks.start - 1
     last_use = last if runs_repeatedly(target_graph, blocks) else -1
-    requests = list(chain.from_iterable([ub_requests_of(k, demand.buffers, last_use, blocks.until[k]) for k, demand in enumerate(demands)]))
-    return merge_pooled(requests, last) if any(demand.pools for demand in demands) else requests
+    requests = list(
+        chain.from_iterable([ub_requests_of(k, demand.ub_buffers, last_use, blocks.until[k]) for k, demand in enumerate(demands)])
+    )
+    return merge_pooled(requests, last) if any(demand.shares_pool for demand in demands) else requests
 
 
 def own_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Requests in UB of operator `index`, before `merge_pooled` merges shared buffers."""
     demand = demand_of(target_graph, target_graph.operators[blocks.start + index], tiling, blocks.inside[index])
     return ub_requests_of(
-        index, demand.buffers, blocks.stop - blocks.start - 1 if runs_repeatedly(target_graph, blocks) else -1, blocks.until[index]
+        index, demand.ub_buffers, blocks.stop - blocks.start - 1 if runs_repeatedly(target_graph, blocks) else -1, blocks.until[index]
     )
 
 
@@ -470,7 +472,7 @@ def merge_pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest
     single = []
     for request in requests:
         kind, _, slot = request.buffer
-        if kind in POOLED:
+        if kind in SHARED_KINDS:
             common = Buffer(kind, OF_ALL, slot)
             sizes[common] = max(sizes.get(common, 0), request.size)
         else:

@@ -304,10 +304,10 @@ class _Fitting:
 
     def fits_ub(self) -> bool:
         capacity = room_blocks(self.target_graph.machine, Memory.UB)
-        if sum([asked.ub for asked in self.taken.values()]) <= capacity:
+        if sum([asked.ub_blocks for asked in self.taken.values()]) <= capacity:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
-        requests = [ub_requests_of(k, asked.buffers, last, self.layout.until[k]) for k, asked in self.taken.items()]
+        requests = [ub_requests_of(k, asked.ub_buffers, last, self.layout.until[k]) for k, asked in self.taken.items()]
         return fits(tuple(merge_pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), capacity, self.apart)
 
     def feeds(self) -> bool:
@@ -327,7 +327,7 @@ class _Fitting:
         for k, stays in resident.items():
             asked = self._asked(k, stays, budget)
             # operators that do not fit alone need no further test
-            if asked is None or self.live[k] + asked.slots * asked.size > self.have:
+            if asked is None or self.live[k] + asked.weight_slots * asked.weight_slot_blocks > self.have:
                 return False
             taken[k] = asked
         taken = {k: taken[k] for k in self.operators}
@@ -338,10 +338,10 @@ class _Fitting:
 
     def _fits_l1(self, taken: dict[int, BufferDemand]) -> bool:
         """Whether tilings fit L1.  Two sums mostly decide: all buffers, and buffers that are live at one step in any case."""
-        every = [asked.slots * asked.size for asked in taken.values()]
+        every = [asked.weight_slots * asked.weight_slot_blocks for asked in taken.values()]
         if sum(every) <= self.room:
             return True
-        stays = [weights_stay(asked.slots, self.repeated) for asked in taken.values()]
+        stays = [weights_stay(asked.weight_slots, self.repeated) for asked in taken.values()]
         always = sum(compress(every, stays))
         if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, stays, strict=True)]) + always > self.have:
             return False
@@ -349,7 +349,9 @@ class _Fitting:
         asks = zip(taken.items(), stays, strict=True)
         until = self.layout.until
         weights = [
-            weight_requests_of(k, asked.slots, asked.size, last if stay else -1, until[k]) for (k, asked), stay in asks if asked.slots
+            weight_requests_of(k, asked.weight_slots, asked.weight_slot_blocks, last if stay else -1, until[k])
+            for (k, asked), stay in asks
+            if asked.weight_slots
         ]
         return packs_within((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 

@@ -42,6 +42,9 @@ class Run(NamedTuple):
     mask_step: int
 
 
+RUN_WORDS = len(Run._fields)
+
+
 class Expansion(NamedTuple):
     """The compressed layout of an operator.
 

@@ -162,7 +162,7 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
     return lanes == tuple(range(len(lanes)))
 
 
-def pack_columns(values: NDArray[Any], y_place: Placement, lane_count: int, dtype: DataType) -> Bytes:
+def pack_channel_vector(values: NDArray[Any], y_place: Placement, lane_count: int, dtype: DataType) -> Bytes:
     """[N1 * 16] by lane: biases and scales.  lane_count: lanes of the result."""
     out = np.zeros(lane_count, dtype.storage)
     out[np.asarray(y_place.lanes)] = values

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv
-from compiler.target.weights import dense_weights, effective_groups, pack_columns, pack_conv, pack_lanes, pack_pixels
+from compiler.target.weights import dense_weights, effective_groups, pack_channel_vector, pack_conv, pack_lanes, pack_pixels
 from simulator.npu.parts import FRACTALS, DataType
 
 
@@ -101,7 +101,7 @@ def test_four_lane_image() -> None:
 def test_biases_lanes_and_pixels() -> None:
     y = Placement("s", 0, 2, (3, 0, 17))
     values = np.array([1, 2, 3], np.float32)
-    bias = pack_columns(values, y, 32, DataType.float32).view(np.float32)
+    bias = pack_channel_vector(values, y, 32, DataType.float32).view(np.float32)
     assert bias.size == 32
     assert (bias[[3, 0, 17]] == values).all()
     assert bias.sum() == 6
