@@ -21,7 +21,7 @@ from compiler.model import ModelSpec
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from tuner.farm.store_client import Scopes
-from tuner.log.drift import NOTHING_SAID
+from tuner.log.drift import NO_BOARD
 from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
@@ -93,8 +93,8 @@ def main(
             ask_s[k] = cpu_time_s(
                 lambda evaluator=evaluator: [evaluator.measure(Request("segment", request.genome, False)) for request, _ in measured]
             )
-            hits[k] = cpu_time_s(lambda: [memo.find(task, NOTHING_SAID) for task in tasks])
-            misses[k] = cpu_time_s(lambda: [memo.find(task, NOTHING_SAID) for task in unknown])
+            hits[k] = cpu_time_s(lambda: [memo.find(task, NO_BOARD) for task in tasks])
+            misses[k] = cpu_time_s(lambda: [memo.find(task, NO_BOARD) for task in unknown])
     us_per_task = 1e6 / len(measured)
     print(f"measured          {min(unaided_s) * us_per_task:8.1f} us each, of which plan and features {min(ask_s) * us_per_task:.1f} us")
     print(f"from the store    {min(aided_s) * us_per_task:8.1f} us each: {min(unaided_s) / min(aided_s):.1f} times less")

@@ -1,4 +1,4 @@
-"""A compiled model at run time: its pieces, one after the other.
+"""A compiled model at run time: its pieces (subgraphs), one after the other.
 
 A model that the NPU supports as a whole is one piece.  Host nodes in between make several, each with its own container; an inference runs
 all of them with the variants of one level.  The host's time between them is not simulated: cycles, bytes and instructions of the model are
@@ -130,9 +130,9 @@ class Compiled:
 
     def same_as(self, level: str) -> str | None:
         """The first earlier level with the same programs, or None."""
-        digests = [stream.digest for stream in self.programs(level)]
+        digests = [piece_program.digest for piece_program in self.programs(level)]
         for earlier_level in self.levels[: self.levels.index(level)]:
-            if [stream.digest for stream in self.programs(earlier_level)] == digests:
+            if [piece_program.digest for piece_program in self.programs(earlier_level)] == digests:
                 return earlier_level
         return None
 
@@ -142,11 +142,11 @@ class Compiled:
 
     def needs(self, level: str) -> Grant:
         """Needs of the level's programs, which run in sequence."""
-        return combined_needs(tuple(stream.needs for stream in self.programs(level)))
+        return combined_needs(tuple(piece_program.needs for piece_program in self.programs(level)))
 
     def prepared(self, level: str) -> tuple[Prepared, ...]:
         """The level's programs, ready to be timed."""
-        return tuple(prepare(stream, self.machine) for stream in self.programs(level))
+        return tuple(prepare(piece_program, self.machine) for piece_program in self.programs(level))
 
     def piece_rows(self, levels: Sequence[str]) -> list[dict[str, Any]]:
         """Name, operators and cycles of every piece, for reports; the cycles are the file's."""
@@ -170,18 +170,22 @@ class Compiled:
 
     def timeline(self, level: str) -> Timeline:
         """The level's variants at that level, piece after piece."""
-        runs = [timeline(stream, self.machine, self.level(level)) for stream in self.programs(level)]
-        tables = [(v.segments, p.container.operators) for v, p in zip(self.variants(level), self.pieces, strict=True)]
-        numbered = [(int(run.segment.max(initial=-1)) + 1, int(run.operator.max(initial=-1)) + 1) for run in runs]
-        return join_timelines(runs, [(len(s) or n, len(o) or m) for (s, o), (n, m) in zip(tables, numbered, strict=True)])
+        runs = [timeline(piece_program, self.machine, self.level(level)) for piece_program in self.programs(level)]
+        counts = []  # segments and operators of each piece: by its tables, or by the numbers in its records if it has none
+        for run, variant, piece in zip(runs, self.variants(level), self.pieces, strict=True):
+            segments = len(variant.segments) or int(run.segment.max(initial=-1)) + 1
+            counts.append((segments, len(piece.container.operators) or int(run.operator.max(initial=-1)) + 1))
+        return join_timelines(runs, counts)
 
 
 def _sum(cycles: Sequence[int | None]) -> int | None:
+    """Sum; None if one of them is None."""
     numbers = [number for number in cycles if number is not None]
     return sum(numbers) if len(numbers) == len(cycles) else None
 
 
 def _common(container: Container) -> dict[str, object]:
+    """Facts that all pieces of a model share."""
     return {
         "model": container.model_digest,
         "machine": container.machine.digest,

@@ -31,10 +31,11 @@ WAITS = {
 
 
 class Chain(NamedTuple):
-    """int64 [links] each, in order of time; a link ends where the next one begins, the first begins at 0, the last ends with the run.
+    """Links of a chain in order of time, int64 [links] each.
 
-    row: working or waiting row; -1: no row worked.  engine: engine of its queue.  cause: WORK, or a `Cause`.  FLAG is the time of a
-    flag from core to core (row: the WAIT), or of results leaving a pipelined array (row: the MMAD).
+    The first link begins at 0.  A link ends where the next one begins, and the last one ends with the run.
+    row: the row that works or waits; -1 if no row of the run works.  engine: engine of its queue.  cause: WORK, or a `Cause`.
+    FLAG is the time of a flag from core to core (row: the WAIT), or of results leaving a pipelined array (row: the MMAD).
     """
 
     row: Ints
@@ -64,7 +65,7 @@ def chain_cycles(run: Timeline, chain: Chain) -> list[ChainCycles]:
 
 
 def critical_chain(timeline: Timeline) -> Chain:
-    """The chain of a run; for several programs one behind the other, since each begins when the one before has ended."""
+    """The chain of a run.  Programs that run one behind the other have one chain: each begins when the previous one has ended."""
     runs = [(part.run, part.begin, part.rows) for part in timeline.parts] or [(timeline, 0, np.arange(len(timeline.code)))]
     columns = []
     for run, begin, rows in runs:
@@ -76,8 +77,8 @@ def critical_chain(timeline: Timeline) -> Chain:
 class _Predecessors(NamedTuple):
     """Predecessors of every row in its own queue, int64 [n] each.
 
-    row: the earlier entry that ended or left last, the first one of equals; -1: none.  cycle: when it did.  work: last work before the row.
-    setter: SET of a WAIT.
+    row: the earlier entry that ended or left last; -1: none.  Of several it is the first one, on a DMA with several ports the last one; the
+    walk goes on from there in the same cycle.  cycle: when it ended or left.  work: last work before the row.  setter: SET of a WAIT.
     """
 
     row: Ints
@@ -101,15 +102,18 @@ def _predecessors(run: Timeline) -> _Predecessors:
         if (ports := run.machine.dma_ports(engine)) > 1:
             for core in range(run.cores):
                 rows = run.queues[core * ENGINES + engine]
-                _over_ports(rows, run.transfer[rows], run.work[rows], run.start[rows], ended[rows], ports, row, cycle, work)
+                _predecessors_over_ports(rows, run.transfer[rows], run.work[rows], run.start[rows], ended[rows], ports, row, cycle, work)
     return _Predecessors(row, cycle, work, matching_sets(run))
 
 
 @njit(cache=True)
-def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints) -> None:
+def _predecessors_over_ports(
+    rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints
+) -> None:
     """Fill `_Predecessors` for a queue whose DMA has several ports.  rows: rows of the queue; the next four arrays are for its entries."""
     on_port = np.full(ports, -1, np.int64)  # last transfer of each port
-    port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
+    # seen_at: the last entry j whose search met an ended transfer of the port, so that no search has to clear it
+    port, seen_at = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
     turn, last_on_chip = 0, -1
     for j in range(len(rows)):
         entry_row, limit = rows[j], start[j] if works[j] else ended[j]
@@ -119,10 +123,11 @@ def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Int
             if ended[i] <= limit:
                 if ended[i] > cycle[entry_row] or row[entry_row] < 0:
                     row[entry_row], cycle[entry_row] = rows[i], ended[i]
-                if port[i] >= 0 and found_on[port[i]] < j:
-                    found_on[port[i]] = j
+                if port[i] >= 0 and seen_at[port[i]] < j:
+                    seen_at[port[i]] = j
                     missing -= 1
             i -= 1
+        # transfers take the ports in turn; work on chip takes none, and everything before it has ended
         if transfer[j]:
             last = max(on_port[turn], last_on_chip)
             work[entry_row] = rows[last] if last >= 0 else -1
@@ -143,6 +148,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
     work = np.flatnonzero(run.work)
     if not len(work):
         return [(-1, int(Engine.SCALAR), int(Cause.ISSUE), 0, run.cycles)] if run.cycles else []
+    # why a row was issued late: its queue was full, or the scalar unit was busy
     held_up = np.full(len(run.code), int(Cause.ISSUE))
     full = (run.stalls.cause == Cause.QUEUE) & (run.stalls.engine == run.engine[run.stalls.row])
     held_up[run.stalls.row[full]] = int(Cause.QUEUE)
@@ -155,7 +161,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
     # walk from the end of the run back to cycle 0
     row, now = _last(run, lag), run.cycles
     while now > 0 and row >= 0:
-        if run.work[row]:
+        if run.work[row]:  # to its start, and on to work that ended then
             end, start = int(run.end[row]), int(run.start[row])
             link(row, int(Cause.FLAG), end, now)  # results leaving the array
             link(row, WORK, start, end)
@@ -164,7 +170,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
             if earlier >= 0 and run.end[earlier] == now:
                 row = earlier
                 continue
-        elif before.setter[row] >= 0 and now > max(int(before.cycle[row]), int(run.dispatch[row])):
+        elif before.setter[row] >= 0 and now > max(int(before.cycle[row]), int(run.dispatch[row])):  # a WAIT: to its SET
             setter = int(before.setter[row])
             far = between if run.core[setter] != run.core[row] else 0
             link(row, int(Cause.FLAG), now - far, now)
@@ -173,6 +179,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
             if earlier >= 0 and run.end[earlier] + lag[earlier] == now:
                 row = earlier
                 continue
+        # to the previous entry of the queue, over the latency of data and the time until the row was issued
         ready = max(int(before.cycle[row]), int(run.dispatch[row]))
         link(row, int(Cause.LATENCY), ready, now)
         link(row, int(held_up[row]), int(before.cycle[row]), ready)

@@ -35,7 +35,7 @@ from simulator.vector_unit import vector
 Handler = Callable[[list[Bytes], Words], int]
 Watch = Callable[[int, list[Bytes], Words], None]  # core, memories as they are before a record, the record
 FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
-_SET, _WAIT = int(Op.SET), int(Op.WAIT)
+_SET = int(Op.SET)
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ def _run(cores: list[_Core], step: Callable[[_Core], bool]) -> None:
 
 
 def _count(program: Program, cores: list[_Core]) -> Counters:
+    """Sums over the work of all records."""
     work = tuple(np.array(core.work, np.int64) for core in cores)
     macs = read = written = 0
     for code, record_work in zip(program.streams, work, strict=True):
@@ -166,7 +167,7 @@ class _Core:
             handler = handlers[record[0]]
             if handler is not None:
                 work[i] = handler(memories, record)
-            elif not self._flag(record):
+            elif not self._execute_flag(record):
                 self.position = i
                 return i > start
         self.position = len(words)
@@ -179,6 +180,7 @@ class _Core:
         self.position = len(self.words)
 
     def run_queues(self) -> bool:
+        """Run every queue up to its first blocked WAIT; returns whether there was progress."""
         progress = False
         for queue in self.queues.values():
             while queue:
@@ -186,20 +188,20 @@ class _Core:
                 handler = self.handlers[record[0]]
                 if handler is not None:
                     self.work[queue[0]] = handler(self.memories, record)
-                elif not self._flag(record):
+                elif not self._execute_flag(record):
                     break
                 queue.popleft()
                 progress = True
         return progress
 
-    def _key(self, record: Words) -> FlagKey:
+    def _flag_key(self, record: Words) -> FlagKey:
         local_queue, remote_queue = (self.core, record[isa.ENGINE]), (record[isa.FLAG_CORE], record[isa.FLAG_ENGINE])
         source, target = (local_queue, remote_queue) if record[isa.OP] == _SET else (remote_queue, local_queue)
         return (*source, *target, record[isa.FLAG_ID])
 
-    def _flag(self, record: Words) -> bool:
-        """SET or WAIT; False where a WAIT finds its flag empty."""
-        key = self._key(record)
+    def _execute_flag(self, record: Words) -> bool:
+        """Execute a SET or WAIT; False, without effect, if a WAIT finds its flag empty."""
+        key = self._flag_key(record)
         count = self.flags.get(key, 0)
         if record[isa.OP] == _SET:
             self.flags[key] = count + 1
@@ -208,10 +210,11 @@ class _Core:
         return count > 0
 
     def blocked(self) -> list[str]:
+        """Descriptions of the WAITs that block queues."""
         lines = []
         for engine, queue in sorted(self.queues.items()):
             if queue:
-                source, source_engine, _, _, flag = self._key(self.words[queue[0]])
+                source, source_engine, _, _, flag = self._flag_key(self.words[queue[0]])
                 lines.append(
                     f"core {self.core} {Engine(engine).name} instruction {queue[0]} waits for flag {flag} "
                     f"of core {source} {Engine(source_engine).name}"
@@ -235,6 +238,8 @@ def _handlers(fixpipe: Handler) -> list[Handler | None]:
 
 
 def _watched(handlers: Sequence[Handler | None], watch: Callable[[list[Bytes], Words], None]) -> list[Handler | None]:
+    """Handlers that call `watch` before every MMAD."""
+
     def product(memories: list[Bytes], record: Words) -> int:
         watch(memories, record)
         return mmad(memories, record)

@@ -44,11 +44,14 @@ class ChannelShare(NamedTuple):
 
 
 class _Channels:
-    """Sets of operators that are finished when a channel of a leaf is complete.  of: leaf -> numbers of its channels' sets, int64 [c]."""
+    """Sets of operators that are finished when a channel of a tensor is complete, each with a number.
+
+    sets_of: tensor -> numbers of its channels' sets, int64 [c].
+    """
 
     def __init__(self) -> None:
         self.sets: list[Ops] = [NO_OPERATORS]
-        self.of: dict[str, NDArray[np.int64]] = {}
+        self.sets_of: dict[str, NDArray[np.int64]] = {}
         self._numbers: dict[Ops, int] = {NO_OPERATORS: 0}
 
     def number(self, ops: Ops) -> int:
@@ -57,8 +60,8 @@ class _Channels:
             self.sets.append(ops)
         return self._numbers[ops]
 
-    def joined(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the union of sets, int64 [r], for rows of numbers of sets, int64 [r, n]."""
+    def unions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the unions of sets, int64 [r], one for each row of numbers of sets, int64 [r, n]."""
         unique_rows, row = np.unique(rows, axis=0, return_inverse=True)
         numbers = [self.number(NO_OPERATORS.union(*(self.sets[i] for i in set(numbers_of_row)))) for numbers_of_row in unique_rows.tolist()]
         return np.array(numbers, np.int64)[row.reshape(-1)]
@@ -67,49 +70,50 @@ class _Channels:
 def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[ChannelShare, ...]]:
     """Shares of every operator's weights.  needs: dependences of the graph."""
     channels, shapes = _Channels(), target_graph.graph.shapes
-    makers = {leaf.name: leaf for leaf in needs.produced}
-    touches = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.produced, *needs.given) for r in leaf.readings}
+    leaves = {leaf.name: leaf for leaf in needs.produced}
+    readings = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.produced, *needs.given) for r in leaf.readings}
     complete: list[Ops] = []  # per operator: operators, with itself, that are finished when its full result is complete
     shares: list[tuple[ChannelShare, ...]] = []
     for spec in target_graph.operators:
         op, k = spec.operator, spec.index
         read: list[NDArray[np.int64]] = []  # per operand, [c]: number of the set of each channel, -1 for an unread channel
-        wholly: list[Ops] = []  # per operand: operators that are finished when the full operand is complete
+        finished_with: list[Ops] = []  # per operand: operators that are finished when the full operand is complete
         for operand, name in enumerate(op.operands):
-            numbers, of_all = np.full(shapes[name][1], -1, np.int64), NO_OPERATORS
+            numbers, finished = np.full(shapes[name][1], -1, np.int64), NO_OPERATORS
             for part, of_leaf, positions in needs.parts[name]:
-                if (touch := touches.get((part, k, operand))) is None:
+                if (reading := readings.get((part, k, operand))) is None:
                     continue
-                wanted = touch.box.channels[of_leaf]
+                wanted = reading.box.channels[of_leaf]
                 numbers[positions[wanted]] = 0
-                leaf = makers.get(part)
-                if leaf is not None and leaf.needed is not None and touch.box.same_pixels(leaf.needed):
-                    numbers[positions[wanted]] = channels.of[part][of_leaf[wanted]]
-                    of_all |= complete[leaf.maker] if touch.box.same(leaf.needed) else NO_OPERATORS
+                # a channel is complete for this reader only if it reads all needed pixels of it
+                leaf = leaves.get(part)
+                if leaf is not None and leaf.needed is not None and reading.box.same_pixels(leaf.needed):
+                    numbers[positions[wanted]] = channels.sets_of[part][of_leaf[wanted]]
+                    finished |= complete[leaf.maker] if reading.box.same(leaf.needed) else NO_OPERATORS
             read.append(numbers)
-            wholly.append(of_all)
-        complete.append(NO_OPERATORS.union(*wholly) | {k})
-        channels.of[op.y] = _made_of(op, channels, [np.maximum(numbers, 0) for numbers in read], wholly[0], shapes[op.y][1])
+            finished_with.append(finished)
+        complete.append(NO_OPERATORS.union(*finished_with) | {k})
+        channels.sets_of[op.y] = _result_sets(op, channels, [np.maximum(numbers, 0) for numbers in read], finished_with[0], shapes[op.y][1])
         kinds, counts = np.unique(read[0][read[0] >= 0], return_counts=True)
         shares.append(tuple(ChannelShare(n / counts.sum(), channels.sets[i]) for i, n in zip(kinds.tolist(), counts.tolist(), strict=True)))
     return shares
 
 
-def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], wholly: Ops, count: int) -> NDArray[np.int64]:
+def _result_sets(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], finished_with: Ops, count: int) -> NDArray[np.int64]:
     """Numbers of the sets of a result's channels, int64 [count].  read: per operand, numbers of the sets of its channels.
 
-    wholly: operators that are finished when the full first operand is complete.
+    finished_with: operators that are finished when the full first operand is complete.
     """
     first, *further = read
     if mixes(op):
-        first = np.full(count, channels.number(wholly), np.int64)
+        first = np.full(count, channels.number(finished_with), np.int64)
     elif isinstance(op, Convolution | Softmax | QuantisedSoftmax | HeadedProduct):
         groups = op.heads if isinstance(op, HeadedProduct) else op.groups
-        first = np.repeat(channels.joined(first.reshape(groups, -1)), count // groups)
+        first = np.repeat(channels.unions(first.reshape(groups, -1)), count // groups)
     elif len(first) != count:  # channels in another order: the intersection of all sets
         first = np.full(count, channels.number(frozenset.intersection(*(channels.sets[i] for i in set(first.tolist())))), np.int64)
     same = [] if isinstance(op, HeadedProduct) else [numbers for numbers in further if len(numbers) == count]
-    return channels.joined(np.stack([first, *same], 1)) if same else first
+    return channels.unions(np.stack([first, *same], 1)) if same else first
 
 
 def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> UnfinishedWeights:

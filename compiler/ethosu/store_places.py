@@ -17,7 +17,7 @@ CONSTANTS, ARENA, FAST = 0, 1, 2
 
 
 class Place(NamedTuple):
-    """A store in a region.  ring_rows: of the store, as many as it has or fewer.  bricks: whether channels are in bricks of 16."""
+    """A store in a region.  ring_rows: rows of it that are there at a time, all or fewer.  bricks: whether channels are in bricks."""
 
     region: int
     address: int
@@ -26,7 +26,10 @@ class Place(NamedTuple):
 
 
 class MapRows(NamedTuple):
-    """Rows of a view in memory.  before: those in front of the ring's end.  ranges: their bytes."""
+    """Rows of a view in memory, from address `base` on.  ranges: their bytes.
+
+    before: number of rows before the ring's end.  wrapped: address of the others; 0 if there are none.
+    """
 
     base: int
     wrapped: int
@@ -44,7 +47,10 @@ def row_bytes(store: Store, bricks: bool) -> int:
 
 
 def locate_rows(place: Place, store: Store, view: StoreView, first: int, last: int, channels: tuple[int, int] | None = None) -> MapRows:
-    """Rows [first, last) of a view.  channels: those of the view that are meant, all where none are given."""
+    """Rows [first, last) of a view.  channels: range of the view's channels; None: all.
+
+    Of a store with a flat view, or one with a step, all rows are in memory; it is not in bricks (`lowering`, `cascade`).
+    """
     low, high = channels or (0, view.channels)
     if view.flat:
         step, columns, depth, ring, row = 1, view.columns, view.channels, view.rows, first
@@ -60,6 +66,7 @@ def locate_rows(place: Place, store: Store, view: StoreView, first: int, last: i
     else:
         inside, stride_x, stride_c = column * depth + channel, step * depth, 0
         width = ((view.columns - 1) * step) * depth + high - low
+    # in two parts if they go over the end of the ring
     count, row = last - first, row % ring
     before = min(count, ring - row) if step == 1 else count
     start = place.address + inside
@@ -71,7 +78,7 @@ def locate_rows(place: Place, store: Store, view: StoreView, first: int, last: i
 
 
 def set_map(writer: CommandWriter, name: str, place: Place, view: StoreView, rows: MapRows) -> None:
-    """Registers of a feature map but for its precision.  name: IFM, IFM2 or OFM."""
+    """Set the registers of a feature map, except its precision.  name: IFM, IFM2 or OFM."""
     writer.set(f"{name}_REGION", place.region)
     writer.set(f"{name}_WIDTH0_M1", view.columns - 1)
     writer.set(f"{name}_HEIGHT0_M1", rows.before - 1)
@@ -84,7 +91,7 @@ def set_map(writer: CommandWriter, name: str, place: Place, view: StoreView, row
 
 
 def copy_rows(writer: CommandWriter, store: Store, source: Place, target: Place, first: int, last: int) -> int:
-    """Copies of rows between two places of a store, which both have in one layout; bytes that are moved."""
+    """Copy rows between two places of a store, which have one layout; returns the bytes that are moved."""
     size, row = row_bytes(store, source.bricks), first
     while row < last:
         count = min(last - row, *(place.ring_rows - row % place.ring_rows for place in (source, target)))

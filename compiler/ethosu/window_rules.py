@@ -9,7 +9,7 @@ from compiler.frontend.tflite.network import TfliteOperator
 
 LONGEST_STRIDE, LONGEST_DILATION = 3, 2
 HIGHEST_KERNEL, HIGHEST_POOL = 64, 256
-"""Rows of a kernel with its dilation, whose square is the most elements."""
+"""Most rows of a kernel with its dilation.  The square is the most elements."""
 
 
 def window_of(lowering: NetworkLowering, operator: TfliteOperator, rows: int, columns: int) -> KernelWindow:
@@ -20,7 +20,7 @@ def window_of(lowering: NetworkLowering, operator: TfliteOperator, rows: int, co
     if not 1 <= min(strides) <= max(strides) <= LONGEST_STRIDE:
         if result[:2] != (1, 1):
             raise lowering.refuse(f"strides {strides[0]}x{strides[1]}: expected 1 to {LONGEST_STRIDE}")
-        strides = (1, 1)  # of one window nothing depends on them
+        strides = (1, 1)  # unused: there is one window
     if not 1 <= min(dilations) <= max(dilations) <= LONGEST_DILATION:
         raise lowering.refuse(f"dilations {dilations[0]}x{dilations[1]}: expected 1 to {LONGEST_DILATION}")
     window = KernelWindow(rows, columns, *strides, *dilations)
@@ -34,12 +34,12 @@ def window_of(lowering: NetworkLowering, operator: TfliteOperator, rows: int, co
 
 
 def padding_before(size: int, result: int, reach: int, stride: int) -> int:
-    """Rows or columns of padding in front."""
+    """Rows or columns of padding before the image, by the rule SAME."""
     return max(0, (result - 1) * stride + reach - size) // 2
 
 
 def check_kernel(lowering: NetworkLowering, window: KernelWindow, highest: int) -> None:
-    """An error for a kernel that is too large."""
+    """Check the size of a kernel.  Raises an error if it is too large."""
     if window.reach_rows > highest or window.reach_rows * window.reach_columns > highest**2:
         size = f"{window.reach_rows}x{window.reach_columns}"
         raise lowering.refuse(f"a kernel of {size}: expected at most {highest} rows and {highest**2} elements")

@@ -16,8 +16,10 @@ CHANNEL_BLOCK = COLUMNS  # FIXPIPE writes `COLUMNS` channels at a time (two plan
 
 @dataclass(frozen=True)
 class Pattern:
-    """Rule for a tensor's lanes from the lanes of its inputs.  heads: each of the order[0] equal runs of channels begins on a whole plane.
-    groups: `order` is the list of lanes (`ir.group_order`).
+    """Rule for a tensor's lanes from the lanes of its inputs.
+
+    concat: the planes of the inputs one after the other.  shuffle: channel i in the lane of the input's channel order[i].
+    heads: each of the order[0] equal runs of channels begins on a whole plane.  groups: `order` is the list of lanes (`ir.group_order`).
     """
 
     kind: Literal["concat", "shuffle", "heads", "groups"]
@@ -58,6 +60,7 @@ class Patterns:
         self.parent[name] = name
 
     def find(self, name: str) -> str:
+        """Name of the class of a tensor."""
         while self.parent[name] != name:
             self.parent[name] = self.parent[self.parent[name]]
             name = self.parent[name]
@@ -72,7 +75,7 @@ class Patterns:
         current_pattern = self.pattern.get(self.find(name))
         if current_pattern is None:
             self.define(name, pattern)
-        elif not self._alike(current_pattern, pattern):
+        elif not self._are_equal(current_pattern, pattern):
             return pattern == IN_ORDER and self._put_in_order(name)
         return True
 
@@ -82,7 +85,7 @@ class Patterns:
         if lhs_root == rhs_root:
             return True
         lhs_pattern, rhs_pattern = self.pattern.get(lhs_root), self.pattern.get(rhs_root)
-        if lhs_pattern is not None and rhs_pattern is not None and not self._alike(lhs_pattern, rhs_pattern):
+        if lhs_pattern is not None and rhs_pattern is not None and not self._are_equal(lhs_pattern, rhs_pattern):
             unordered = {lhs_pattern: rhs, rhs_pattern: lhs}.get(IN_ORDER)
             if unordered is None or not self._put_in_order(unordered):
                 return False
@@ -116,7 +119,8 @@ class Patterns:
         aligned = all(self.channels[part] % self.block == 0 for part in pattern.inputs[:-1])
         return pattern.kind == "concat" and aligned and all(map(self._orderable, pattern.inputs))
 
-    def _alike(self, lhs: Pattern, rhs: Pattern) -> bool:
+    def _are_equal(self, lhs: Pattern, rhs: Pattern) -> bool:
+        """Whether two patterns give the same lanes: inputs of one class have the same."""
         return (lhs.kind, lhs.order, [self.find(name) for name in lhs.inputs]) == (
             rhs.kind,
             rhs.order,
@@ -145,12 +149,12 @@ class Patterns:
         pattern = self.pattern.get(root)
         if pattern is None or pattern.kind == "groups":
             free = tuple(range(self.channels[root])) if pattern is None else pattern.order
-            lanes_and_planes = (free, -(-self.channels[root] // self.block) * (self.block // c0))
+            layout = (free, -(-self.channels[root] // self.block) * (self.block // c0))
         elif pattern.kind == "heads":
-            lanes_and_planes = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
+            layout = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
         elif pattern.kind == "shuffle":
             lanes, planes = self.lanes(pattern.inputs[0], c0)
-            lanes_and_planes = (tuple(lanes[i] for i in pattern.order), planes)
+            layout = (tuple(lanes[i] for i in pattern.order), planes)
         else:
             concat_lanes: list[int] = []
             planes = 0
@@ -158,6 +162,6 @@ class Patterns:
                 lanes, count = self.lanes(part, c0)
                 concat_lanes += [lane + planes * c0 for lane in lanes]
                 planes += count
-            lanes_and_planes = (tuple(concat_lanes), planes)
-        self.cache[root, c0] = lanes_and_planes
-        return lanes_and_planes
+            layout = (tuple(concat_lanes), planes)
+        self.cache[root, c0] = layout
+        return layout

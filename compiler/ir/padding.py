@@ -28,7 +28,10 @@ def padding_values(layout: Layout) -> dict[str, Values]:
 
 
 def assign_with_masks(graph: Graph, dtype: DataType) -> Layout:
-    """Layout of a graph, with masks added where a reader requires zeros in padding lanes."""
+    """Layout of a graph, with masks added where a reader requires zeros in padding lanes.
+
+    A mask can change what later operators require, so the layout is assigned again until nothing is missing.
+    """
     while True:
         layout = assign(graph, dtype)
         layout = replace(layout, padding=padding_values(layout))
@@ -77,6 +80,7 @@ class _Masks:
         return None if None in operand_chains else set().union(*(chains for chains in operand_chains if chains is not None))
 
     def applied(self) -> Graph:
+        """Graph with masked chains, and with a masked copy in front of each reader that requires one."""
         graph = self.layout.graph
         shapes, types, operators = dict(graph.shapes), dict(graph.types), list[Operator]()
         copies = dict[str, str]()

@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
 
 class Command(NamedTuple):
-    """An opcode.  words: 1 or 2.  meaning: of its value, in words."""
+    """An opcode with its fields.  words: 1 or 2.  meaning: what the operation does, or what the register's value means."""
 
     name: str
     opcode: int

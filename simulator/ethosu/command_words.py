@@ -47,7 +47,7 @@ class Operation(NamedTuple):
         return self.registers[register][field]
 
     def address(self, register: str) -> int:
-        """A value of 40 bits."""
+        """An address of 40 bits, or another number in a pair of such fields."""
         return self.field(register, "high") * (1 << 32) + self.field(register, "low")
 
     def refuse(self, why: str) -> StreamError:
@@ -105,6 +105,7 @@ def encode(command: Command, values: Values) -> tuple[int, ...]:
 
 
 def _instruction(words: Sequence[int], place: int) -> Instruction:
+    """Decode the command at word `place`."""
     word = words[place]
     code, parameter = word & 0xFFFF, word >> 16
     count = 2 if code & TWO_WORDS else 1

@@ -17,7 +17,7 @@ from simulator.ethosu.command_words import Operation
 from simulator.ethosu.memory_regions import RegionMemory, Span, flat_span
 from simulator.ethosu.requantise import requantise
 from simulator.ethosu.scale_records import ScaleRecords, read_scales
-from simulator.ethosu.weight_order import KernelShape, arrange_weights
+from simulator.ethosu.weight_order import KernelShape, kernel_of_stream
 from simulator.ethosu.weight_stream import decode_weights
 
 ACCUMULATOR_BITS = {0: 32, 1: 40}
@@ -104,7 +104,7 @@ def _weights(operation: Operation, memory: RegionMemory, result: Result, kernel:
 @lru_cache(maxsize=256)
 def _arranged(data: bytes, shape: KernelShape) -> NDArray[np.int16]:
     """Weights of a stream; the same bytes are decoded once."""
-    weights = arrange_weights(decode_weights(data), shape)
+    weights = kernel_of_stream(decode_weights(data), shape)
     weights.flags.writeable = False
     return weights
 

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 DOUBLE, TRUNCATE, NATURAL = 0, 1, 2
-POINT = 31
+_FIRST_ROUNDING_BIT = 31  # of `DOUBLE`: the shift of its first rounding; what is left of the shift comes second
 _LARGEST = 1 << 62
 
 
 def requantise(sums: NDArray[np.int64], factor: NDArray[np.int64] | int, shift: NDArray[np.int64] | int, mode: int) -> NDArray[np.int64]:
-    """sums * factor / 2^shift, rounded, int64; shapes broadcast.
+    """sums * factor / 2^shift, rounded, int64; shapes broadcast.  factor: not negative.
 
-    Products beyond 62 bits are computed in Python's integers; a result beyond them is the last that fits, as every type ends before it.
+    If a product may exceed 62 bits, Python integers are used, and the result is clipped to +-2^62, which is beyond every tensor type.
     """
     factor, shift = np.asarray(factor, np.int64), np.asarray(shift, np.int64)
     largest = int(np.abs(sums).max(initial=0)) * int(factor.max(initial=0))
@@ -34,9 +34,10 @@ def _rounded(product: NDArray[Any], shift: NDArray[np.int64], mode: int) -> NDAr
         return np.where(product < 0, -(-product >> shift), product >> shift)
     if mode == NATURAL:
         return _half_up(product, shift)
-    high = _half_up(product, np.minimum(shift, POINT))
-    beyond = np.maximum(shift - POINT, 0)
+    high = _half_up(product, np.minimum(shift, _FIRST_ROUNDING_BIT))
+    beyond = np.maximum(shift - _FIRST_ROUNDING_BIT, 0)
     half = (np.int64(1) << beyond) >> 1
+    # half up, but 1 less for negative numbers, so that their halves go down; without a further shift nothing is rounded
     return (high + half - ((high < 0) & (beyond > 0))) >> beyond
 
 

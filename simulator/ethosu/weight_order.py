@@ -1,6 +1,6 @@
 """The order of weights in a stream: blocks of results, blocks of channels, parts of the kernel, and groups of 8 by 8 channels in them.
 
-Blocks are padded with zeros to whole groups, which a stream has and a kernel has not.
+In a stream, blocks are padded with zeros to whole groups.
 Source: the public encoder of Vela (`mlw_encode.c`, Arm, Apache-2.0).
 """
 
@@ -24,8 +24,8 @@ LARGEST_KERNEL_BYTES = 1 << 28
 class KernelShape(NamedTuple):
     """Weights of one core.  outputs, rows, columns, inputs: of the kernel.  block: results of a block.
 
-    depthwise: one input for each result.  part_kernel_first: parts of the kernel outside of groups of channels.
-    input_bits: of the input's type.
+    depthwise: one input for each result.  part_kernel_first: all elements of a part of the kernel come before the next group of inputs;
+    else all groups come before the next element.  input_bits: bits of the input's type.
     """
 
     outputs: int
@@ -40,15 +40,15 @@ class KernelShape(NamedTuple):
     dilation_columns: int
 
 
-def arrange_weights(flat: NDArray[np.int16], shape: KernelShape) -> NDArray[np.int16]:
-    """[outputs, rows, columns, inputs] of weights in the order of a stream."""
+def kernel_of_stream(flat: NDArray[np.int16], shape: KernelShape) -> NDArray[np.int16]:
+    """The kernel [outputs, rows, columns, inputs] of the weights of a stream.  Raises `StreamError`."""
     size = f"{shape.outputs}x{shape.rows}x{shape.columns}x{shape.inputs}"
     if 2 * shape.outputs * shape.rows * shape.columns * shape.inputs > LARGEST_KERNEL_BYTES:
         raise StreamError(f"a kernel of {size} weights: expected at most {LARGEST_KERNEL_BYTES} bytes")
     places = stream_places(shape)
     if len(flat) != len(places):
         raise StreamError(f"weight stream: {len(flat)} weights: expected {len(places)} for {size}")
-    kernel = np.zeros(shape.outputs * shape.rows * shape.columns * shape.inputs + 1, np.int16)
+    kernel = np.zeros(shape.outputs * shape.rows * shape.columns * shape.inputs + 1, np.int16)  # the last one takes the padding
     kernel[places] = flat
     return kernel[:-1].reshape(shape.outputs, shape.rows, shape.columns, shape.inputs)
 
@@ -77,6 +77,7 @@ def _part(shape: KernelShape, output: int, source: int, row: int, column: int, d
         elements = _rounded(elements, 4)
     inputs = min(depth, shape.inputs - source) if shape.part_kernel_first else GROUP if shape.depthwise else depth
     groups = np.arange(0, inputs, GROUP)
+    # one of the two loops over groups of inputs has a single step
     outside, inside = (groups, np.zeros(1, int)) if shape.part_kernel_first else (np.zeros(1, int), groups)
     lanes = np.zeros(1, int) if shape.depthwise else np.arange(GROUP)
     blocks = np.arange(0, min(shape.block, shape.outputs - output), GROUP)

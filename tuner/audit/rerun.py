@@ -29,7 +29,7 @@ from tuner.log.writer import Origin
 from tuner.measure.grants import same_grants
 from tuner.measure.reading_cost import repeat_count
 from tuner.measure.runners import runner_name
-from tuner.measure.store_lookup import WORKER, checked
+from tuner.measure.store_lookup import WORKER, is_always_measured
 from tuner.platform.local_files import LocalPath
 from tuner.runs.anytime_curve import COLUMNS, best_after, needed_readings
 from tuner.runs.folder import SETTINGS
@@ -71,7 +71,7 @@ class Rerun:
         """Readings of that beginning that a store filled from this log answers."""
         log = read_log(self.run, ("seq", "task", "kind", "readings")).sort_values("seq", kind="stable")
         in_beginning = log["readings"].cumsum() <= self.beginning
-        trusted = (log["kind"].astype("str") != "program") & ~log["task"].astype("str").map(checked)
+        trusted = (log["kind"].astype("str") != "program") & ~log["task"].astype("str").map(is_always_measured)
         return int(log["readings"][in_beginning & trusted].sum())
 
     @property

@@ -57,11 +57,11 @@ def _sweep(path: AnyPath, as_json: bool) -> None:
 
     name, progress = read_json(path / IDENTITY)["run"], read_sweep_progress(path)
     if as_json:
-        begun_runs = [
+        started_runs = [
             {"path": str(run.path), "state": run.state, "programs": s.programs, "of": s.budget, "left_s": s.left_s}
-            for run, s in progress.begun_runs
+            for run, s in progress.started_runs
         ]
-        print_json({"sweep": name, "state": progress.state, "runs": progress.runs, "begun": begun_runs, "left_s": progress.left_s})
+        print_json({"sweep": name, "state": progress.state, "runs": progress.runs, "begun": started_runs, "left_s": progress.left_s})
         return
     pairs: dict[str, object] = {"sweep": name, "state": progress.state, "runs done": f"{progress.ended_count:,} of {progress.total:,}"}
     if progress.runs["unconfirmed"]:  # rows only for states that occur
@@ -73,11 +73,11 @@ def _sweep(path: AnyPath, as_json: bool) -> None:
     if progress.state == "stopped":
         pairs["to go on"] = "tilefarm sweep with --resume and the same models, machines and settings"
     print_pairs(pairs)
-    if progress.begun_runs:
+    if progress.started_runs:
         print_line()
         print_table(
             ("<run", "<state", "<programs"),
-            [(path_below(path, run.path), run.state, programs_text(entry)) for run, entry in progress.begun_runs],
+            [(path_below(path, run.path), run.state, programs_text(entry)) for run, entry in progress.started_runs],
         )
 
 

@@ -118,15 +118,15 @@ def predict_at(models: Sequence[Predictor], features: NDArray[np.float32]) -> ND
     A model for several conditions is called once: with few rows the call itself takes most of the time.
     """
     cycles = np.empty((len(features), len(models)))
-    conditions: dict[int, list[tuple[int, AtLevel]]] = {}
-    for k, model in enumerate(models):
+    levels_of_model: dict[int, list[tuple[int, AtLevel]]] = {}
+    for column, model in enumerate(models):
         if isinstance(model, AtLevel):
-            conditions.setdefault(id(model.model), []).append((k, model))
+            levels_of_model.setdefault(id(model.model), []).append((column, model))
         else:
-            cycles[:, k] = model.predict(features)
-    for condition in conditions.values():
-        rows = np.concatenate([join_condition(features, member.condition) for _, member in condition])
-        cycles[:, [k for k, _ in condition]] = condition[0][1].model.predict(rows).reshape(len(condition), -1).T
+            cycles[:, column] = model.predict(features)
+    for members in levels_of_model.values():
+        rows = np.concatenate([join_condition(features, member.condition) for _, member in members])
+        cycles[:, [column for column, _ in members]] = members[0][1].model.predict(rows).reshape(len(members), -1).T
     return cycles
 
 

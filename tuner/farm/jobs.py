@@ -237,7 +237,7 @@ class JobRunner:
             self.done += 1
         if update.answers is not None:
             self._earlier = unpack_measurements(update.answers, len(self.rules.levels))
-            self.evaluator.answer_by(self._earlier)
+            self.evaluator.use_published(self._earlier)
         if update.stored_results is not None:  # after `warm`: stored results would leave kernels uncompiled
             self.evaluator.memo = Memo(update.stored_results, len(self.rules.levels), not self.spec.differs)
         if update.models is not None:
@@ -300,7 +300,9 @@ class JobRunner:
         levels = len(self.rules.levels)
         job_readings = FirstReadings(levels)
         placed, uncommitted = (unpack_measurements(answer, levels) if answer else {} for answer in job.answers)
-        self.evaluator.answer_by(ChainMap(placed, uncommitted, first_readings.by_task, self._earlier, job_readings.by_task), died=True)
+        self.evaluator.use_published(
+            ChainMap(placed, uncommitted, first_readings.by_task, self._earlier, job_readings.by_task), crashed=True
+        )
         return job_readings, ChainMap(placed, first_readings.by_task)
 
     def _measure_here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
@@ -317,7 +319,7 @@ class JobRunner:
         finally:
             self.done += 1
         worker = f"{WORKER}{measurement.pack[:NAMED]}" if measurement.pack else self.worker
-        return replace(measurement, worker=worker, wall_s=clock.monotonic_s() - begun_s, board=self.evaluator.said)
+        return replace(measurement, worker=worker, wall_s=clock.monotonic_s() - begun_s, board=self.evaluator.board_reading)
 
     def _without_failing(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
         """Measurer that skips requests that must not be tried."""

@@ -17,8 +17,8 @@ from tuner.log.columns import from_bytes
 from tuner.log.record import EPOCH
 from tuner.measure.grants import NEVER
 
-DOUBLINGS = 2  # last doublings of the programs, whose mean gain is expected again; after one alone, searches that go on were ended
-FEWEST = 128  # programs of a search that may end
+DOUBLINGS = 2  # last doublings of the programs, whose mean gain is expected again; with one, searches ended that would have gained more
+FEWEST = 128  # a search with fewer programs does not end
 
 
 class Saturation:
@@ -27,8 +27,8 @@ class Saturation:
     def __init__(self, minimum_gain: float | None, levels: int) -> None:
         self.minimum_gain = minimum_gain
         self._best: NDArray[np.int64] = np.full(levels, NEVER, np.int64)
-        self._programs = list[int]()  # of each epoch with a champion at every level
-        self._logs = list[float]()  # mean over the levels of log(cycles)
+        # after each epoch with a champion at every level: programs so far, and mean over the levels of log(cycles)
+        self._programs, self._logs = list[int](), list[float]()
 
     def epoch_done(self, programs: int, findings: Sequence[bytes]) -> None:
         """Note an epoch.  programs: measured until now.  findings: results of its jobs, columns of `EPOCH`."""

@@ -15,7 +15,7 @@ DRIFTED = 0.03  # relative change in either direction
 UNNAMED = ""  # board whose runner does not name it
 
 
-class BoardSaid(NamedTuple):
+class BoardReading(NamedTuple):
     """Board of a measurement.  board, firmware: None if the runner does not name them.  canary_cycles: None if the canary failed."""
 
     board: str | None = None
@@ -23,7 +23,7 @@ class BoardSaid(NamedTuple):
     canary_cycles: int | None = None
 
 
-NOTHING_SAID = BoardSaid()
+NO_BOARD = BoardReading()
 
 
 class Drift:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.drift import NO_BOARD, BoardReading
 from tuner.measure.runner_api import Bench, Encoded
 
 EVERY = 100  # readings
@@ -20,7 +20,7 @@ class Canary:
     program: Encoded | None
     level: str
     readings: int = 5
-    board: BoardSaid = NOTHING_SAID
+    board: BoardReading = NO_BOARD
     _read: int = field(default=0, init=False)  # readings of other programs since the last look
     _looks: int = field(default=0, init=False)
 
@@ -30,5 +30,5 @@ class Canary:
             self._looks = 1 + self._read // EVERY
             cycles = [] if self.program is None else [self.bench.once(self.program, self.level).cycles for _ in range(self.readings)]
             read = [reading for reading in cycles if reading is not None]
-            self.board = BoardSaid(*self.bench.identity(), round(median(read)) if read else None)
+            self.board = BoardReading(*self.bench.identity(), round(median(read)) if read else None)
         self._read += readings

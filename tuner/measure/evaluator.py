@@ -27,7 +27,7 @@ from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 from tuner.config import NPU
 from tuner.log.digests import canonical_json
-from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.drift import NO_BOARD, BoardReading
 from tuner.log.record import RESULTS
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
@@ -47,7 +47,7 @@ class PlannedGene:
     """A gene's plan and its features."""
 
     plan: SegmentPlan
-    raw: NDArray[np.float64]
+    features: NDArray[np.float64]
 
     @cached_property
     def text(self) -> str:
@@ -84,7 +84,7 @@ def build_evaluator(target_graph: TargetGraph, levels: tuple[str, ...], board: B
         evaluator.measure(Request("program", genome))
     if board is not None and npu is not None and (bench := board.runner()) is not None:
         plan = None if isinstance(genome, Infeasible) else decode_all(target_graph, genome)
-        npu.bring(bench, board.constants, None if isinstance(plan, Infeasible) else plan, board.runner.canary)
+        npu.attach_board(bench, board.constants, None if isinstance(plan, Infeasible) else plan, board.runner.canary)
     gc.freeze()
     gc.set_threshold(*_COLLECT)
     return evaluator
@@ -93,7 +93,7 @@ def build_evaluator(target_graph: TargetGraph, levels: tuple[str, ...], board: B
 class Evaluator:
     """Holds the target graph and the plans of seen genes; the target times them (default: the NPU).
 
-    memo: measurements of other runs, only for the NPU; other targets do not share theirs.  published: see `answer_by`.
+    memo: measurements of other runs, only for the NPU; other targets do not share theirs.  published: see `use_published`.
     """
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], target: Target | None = None) -> None:
@@ -106,13 +106,17 @@ class Evaluator:
         self._empty_task = canonical_json({"unit": self._graph_digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
         self.memo: Memo | None = None
         self.published: Mapping[str, Measurement] = {}
-        self._died = False
+        self._some_request_crashed = False
 
     def measure(self, request: Request) -> Measurement:
-        """Measurement of a request; features only, or for a program expected cycles, if it has `measure=False`."""
+        """Measure a request by the target.
+
+        With `measure=False` nothing is measured: the answer has features, or for a program the cycles that the simulator predicts.
+        """
         genome = tuple([gene if isinstance(gene, Gene) else Gene(*gene) for gene in request.genome])
         request = Request(request.kind, genome, request.measure)
-        if self._died and request.measure:  # a request that crashed its worker has no plan
+        # a request that crashed its worker was published without a plan, so it must be looked up before it is planned
+        if self._some_request_crashed and request.measure:
             task = request.task(payload := request.without_plan(self._graph_digest))
             if (measurement := self.published.get(task)) is not None:
                 return replace(measurement, payload=payload)
@@ -121,16 +125,16 @@ class Evaluator:
         segments = self._find_segments(request)
         if isinstance(segments, Measurement):
             return segments
-        raw = segments[0].raw if len(segments) == 1 else np.sum([segment.raw for segment in segments], 0)
+        features = segments[0].features if len(segments) == 1 else np.sum([segment.features for segment in segments], 0)
         if not request.measure:
-            return Measurement("ok", features=raw)
+            return Measurement("ok", features=features)
         if request.kind == "segment":
-            return self._measure_segment(request, segments[0].plan, raw)
+            return self._measure_segment(request, segments[0].plan, features)
         if request.kind == "stage":
-            return self._measure_stage(request, [segment.plan for segment in segments], raw)
+            return self._measure_stage(request, [segment.plan for segment in segments], features)
         plan = plan_of(self.target_graph, [segment.plan for segment in segments])
         return self._answer_or_measure(
-            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(segments), raw
+            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(segments), features
         )
 
     def _find_segments(self, request: Request) -> list[PlannedGene] | Measurement:
@@ -155,20 +159,20 @@ class Evaluator:
         return Measurement("infeasible", str(values)) if isinstance(values, Infeasible) else Measurement("ok", values=values)
 
     @property
-    def said(self) -> BoardSaid:
+    def board_reading(self) -> BoardReading:
         """Board of the last measurement; empty without one."""
-        return self.target.said if isinstance(self.target, Npu) else NOTHING_SAID
+        return self.target.board_reading if isinstance(self.target, Npu) else NO_BOARD
 
     def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
         """Measurement for a request that raised or crashed its worker."""
         return Measurement(status, error, request.task(request.without_plan(self._graph_digest)))
 
-    def answer_by(self, published: Mapping[str, Measurement], died: bool | None = None) -> None:
-        """Use published results of the run, by task, instead of measuring.  died: whether one of them crashed its worker; None: to be found
-        out."""
-        if died is None:
-            died = any(measurement.status in ("crash", "timeout") for measurement in published.values())
-        self.published, self._died = published, died
+    def use_published(self, published: Mapping[str, Measurement], crashed: bool | None = None) -> None:
+        """Use published results of the run, by task, instead of measuring.  crashed: whether one of them may have crashed its worker; None:
+        searched for here."""
+        if crashed is None:
+            crashed = any(measurement.status in ("crash", "timeout") for measurement in published.values())
+        self.published, self._some_request_crashed = published, crashed
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         segment = self._find_segment(gene)
@@ -196,7 +200,7 @@ class Evaluator:
             counterpart = self._find_segment(gene._replace(same_end=False), space)
             if counterpart is None:
                 return self._cache(key, None)
-            return self._cache(key, PlannedGene(counterpart.plan.model_copy(update={"same_end": True}), counterpart.raw))
+            return self._cache(key, PlannedGene(counterpart.plan.model_copy(update={"same_end": True}), counterpart.features))
         plan = decode(self.target_graph, gene, *space)
         if plan is None:
             return self._cache(key, None)
@@ -233,44 +237,48 @@ class Evaluator:
         head, name, tail = self._empty_task.partition('"segments":[')
         return f"{head}{name}{','.join([segment.text for segment in segments])}{tail}"
 
-    def _measure_segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
+    def _measure_segment(self, request: Request, plan: SegmentPlan, features: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
-        # equal names: the structure has the operators, and it implies what stays; alone, a segment starts at the bottom of L1
-        names = {"operators", "shared", "staged", "same_end"}
-        content: dict[str, Any] = plan.model_dump(mode="json", exclude=names) | {"cores": list(range(len(plan.cores)))}
+        # excluded: what does not change the cycles of a lone segment, so that equal segments of different models are one task
+        excluded = {"operators", "shared", "staged", "same_end"}
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude=excluded) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
-        return self._answer_or_measure(request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, raw)
+        return self._answer_or_measure(
+            request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, features
+        )
 
-    def _measure_stage(self, request: Request, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Measurement:
+    def _measure_stage(self, request: Request, plans: list[SegmentPlan], features: NDArray[np.float64]) -> Measurement:
         payload = canonical_json({"unit": self._graph_digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
         segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True)]
         operators = [k for gene in request.genome for k in range(gene.start, gene.stop)]
-        return self._answer_or_measure(request, partial(self.target.stage, segments), operators, payload, raw)
+        return self._answer_or_measure(request, partial(self.target.stage, segments), operators, payload, features)
 
     def _answer_or_measure(
-        self, request: Request, time_plan: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
+        self, request: Request, time_plan: Callable[[], Timed], operators: Sequence[int], payload: str, features: NDArray[np.float64]
     ) -> Measurement:
         """Measurement of a task: from the run, from another run, or by the target."""
         task = request.task(payload)
         if (measurement := self.published.get(task)) is not None:
-            return replace(measurement, payload=payload, features=raw)
-        stored_result = None if self.memo is None else self.memo.find(task, self.said)
+            return replace(measurement, payload=payload, features=features)
+        stored_result = None if self.memo is None else self.memo.find(task, self.board_reading)
         if self.memo is not None and stored_result is not None and not self.memo.must_measure(request, task, stored_result.values):
-            return Measurement("ok", None, task, payload, raw, stored_result.values, stored_result.pack)
-        measured = self._measure_on_target(time_plan, operators, task, payload, raw)
+            return Measurement("ok", None, task, payload, features, stored_result.values, stored_result.pack)
+        measured = self._measure_on_target(time_plan, operators, task, payload, features)
         if self.memo is not None:
             self.memo.measured(request, task, measured.values, stored_result)
         return measured
 
     def _measure_on_target(
-        self, time_plan: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, raw: NDArray[np.float64]
+        self, time_plan: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, features: NDArray[np.float64]
     ) -> Measurement:
-        """Measurement by the target."""
+        """Measurement of a task by the target, and its roofline."""
         values = time_plan()
         if isinstance(values, Infeasible):
-            return Measurement("infeasible", str(values), task, payload, raw)
-        if isinstance(values, Reading):
-            return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, raw)
+            return Measurement("infeasible", str(values), task, payload, features)
+        if isinstance(values, Reading):  # a failure: a reading that claims to be ok has no cycles of levels
+            return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, features)
         fits = values[:, _CYCLES] > 0
-        values[:, _ROOFLINE] = [self._roofline.bound(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
-        return Measurement("ok", None, task, payload, raw, values)
+        values[:, _ROOFLINE] = [
+            self._roofline.cycles_of(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)
+        ]
+        return Measurement("ok", None, task, payload, features, values)

@@ -18,7 +18,7 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
-from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.drift import NO_BOARD, BoardReading
 from tuner.log.record import RESULTS
 from tuner.measure.canary import Canary
 from tuner.measure.encode_program import encoded
@@ -35,7 +35,7 @@ class Npu:
 
     clock: machine that is timed; default: the target graph's machine.  Another one stands for a board that differs from its description.
     bench: runner; None: the simulator only.  Records and constants are kept only for a runner.
-    canary: see `bring`.  resuming: False: time each program from its beginning, which is slower with equal results.
+    canary: see `attach_board`.  resuming: False: time each program from its beginning, which is slower with equal results.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Npu:
             return times
         return self._timed("program", plan.segments, partial(self.compiler.parts, plan), self._programs, _key(plan))
 
-    def bring(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
+    def attach_board(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
         """Use a runner from now on.  canary: plan of the program that it reads regularly, at the first level that it fits."""
         self.bench, self.constants = bench, constants
         parts = Infeasible("program", "none") if canary is None else self.compiler.parts(canary)
@@ -91,9 +91,9 @@ class Npu:
         self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
 
     @property
-    def said(self) -> BoardSaid:
+    def board_reading(self) -> BoardReading:
         """Board of the last measurement."""
-        return NOTHING_SAID if self.canary is None else self.canary.board
+        return NO_BOARD if self.canary is None else self.canary.board
 
     def simulated(self, plan: Plan) -> NDArray[np.int64] | Infeasible:
         """Times of a program by the simulator only, on the machine as described."""

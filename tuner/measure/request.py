@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome
 from tuner.log.digests import canonical_json, task_digest
-from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.drift import NO_BOARD, BoardReading
 from tuner.log.record import RESULTS, STATUSES, Status, TaskKind
 from tuner.measure.grants import NEVER
 
@@ -103,7 +103,7 @@ class Measurement:
     worker: str = ""
     wall_s: float = 0.0
     attempt: int = 0
-    board: BoardSaid = NOTHING_SAID
+    board: BoardReading = NO_BOARD
 
     @property
     def cycles(self) -> NDArray[np.int64] | None:

@@ -16,13 +16,13 @@ from simulator.npu.parts import DataType
 class Roofline:
     """The model's own lower bound: MACs over all granted cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
 
-    Of rows that somebody reads.
+    Only rows that some operator or output reads count.
     """
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
         self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
-        self._bounds: dict[tuple[tuple[int, ...], str], int] = {}
+        self._cycles: dict[tuple[tuple[int, ...], str], int] = {}
         layout, shapes = target_graph.layout, target_graph.graph.shapes
         images = {storage.name: storage.n for storage in target_graph.storages}
         self.row_bytes = {
@@ -38,21 +38,21 @@ class Roofline:
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Roofline cycles of operators [start, stop) alone."""
-        return self.bound(range(start, stop), level)
+        return self.cycles_of(range(start, stop), level)
 
-    def bound(self, operators: Sequence[int], level: str) -> int:
+    def cycles_of(self, operators: Sequence[int], level: str) -> int:
         """Roofline cycles of some operators, ascending, alone."""
         key = tuple(operators), level
-        if key not in self._bounds:
-            self._bounds[key] = self._lower_bound(*key)
-        return self._bounds[key]
+        if key not in self._cycles:
+            self._cycles[key] = self._compute_cycles(*key)
+        return self._cycles[key]
 
-    def _lower_bound(self, operators: tuple[int, ...], level: str) -> int:
+    def _compute_cycles(self, operators: tuple[int, ...], level: str) -> int:
         macs, moved = self.work(operators)
         machine, cores = self.target_graph.machine, self.target_graph.machine.granted(level).cores
-        products = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
-        port = port_units(machine, machine.contention[level].share_units)
-        return max(products, -(-moved * SHARE_UNIT // port))
+        compute_cycles = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
+        rate = port_units(machine, machine.contention[level].share_units)
+        return max(compute_cycles, -(-moved * SHARE_UNIT // rate))
 
     def work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
         """(MACs by operand type, unpadded bytes) of operators."""

@@ -1,4 +1,4 @@
-"""Interface of a runner: its input and its output."""
+"""Interface of a runner, which measures programs on a board: its input, its output, and the bench that repeats readings."""
 
 from __future__ import annotations
 

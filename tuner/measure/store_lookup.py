@@ -18,21 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.log.columns import from_bytes
-from tuner.log.drift import BoardSaid
+from tuner.log.drift import BoardReading
 from tuner.log.record import BOARD, RESULTS
 from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED
 
-AGAIN = 100  # one of AGAIN results is measured again
+CHECK_INTERVAL = 100  # one of so many results is measured again
 NOISE = 0.1  # relative difference allowed between two readings of a runner
 WORKER = "store/"  # prefix of the log's column `worker`, before the beginning of the pack's name
 NAMED = 12  # hex digits of the pack's name in the column `worker`
 
 
-def checked(task: str) -> bool:
-    """Whether every run measures the task again."""
-    return int(task[:8], 16) % AGAIN == 0
+def is_always_measured(task: str) -> bool:
+    """Whether every run measures the task, to check the store."""
+    return int(task[:8], 16) % CHECK_INTERVAL == 0
 
 
 class Hit(NamedTuple):
@@ -43,10 +43,9 @@ class Hit(NamedTuple):
 
 
 class Memo:
-    """Stored results.  packed: columns of `STORED`.  exact: whether repeated measurements are equal, as with the simulator; else boards
-    must match.
+    """Stored results.  packed: columns of `STORED`.
 
-    refused_packs: packs that are not used.
+    exact: whether repeated measurements are equal, as with the simulator; else boards must match.  refused_packs: packs that are not used.
     """
 
     def __init__(self, packed: bytes, levels: int, exact: bool) -> None:
@@ -56,11 +55,11 @@ class Memo:
         self._values = columns["values"].reshape(-1, levels, len(RESULTS))
         self._pack, self._packs, self._exact = columns["pack"], columns.texts("packs"), exact
         self._boards = None if exact else list(zip(*map(columns.texts, BOARD), strict=True))
-        self._best = [(NEVER, "")] * levels  # cycles and task, as champions are compared
+        self._best = [(NEVER, "")] * levels  # best program measured here: cycles and task, as champions are compared
         self.refused_packs: set[str] = set()
-        self.differing: list[tuple[str, str]] = []
+        self.differing: list[tuple[str, str]] = []  # reports: pack and task of a result that differs from the measurement here
 
-    def find(self, task: str, board: BoardSaid) -> Hit | None:
+    def find(self, task: str, board: BoardReading) -> Hit | None:
         """Stored result of a task.  board: board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
         index = int(np.searchsorted(self._first_words, np.uint64(first)))
@@ -71,13 +70,13 @@ class Memo:
             index += 1
         return None
 
-    def _is_from_board(self, index: int, board: BoardSaid) -> bool:
+    def _is_from_board(self, index: int, board: BoardReading) -> bool:
         assert self._boards is not None
         return board.board is not None and self._boards[index] == tuple(getattr(board, name) for name in BOARD)
 
     def must_measure(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether a request is measured although a result is stored."""
-        if checked(task):
+        if is_always_measured(task):
             return True
         if request.kind != "program":
             return False

@@ -19,7 +19,7 @@ class Metric(NamedTuple):
 METRICS = (
     Metric("tilefarm_tasks_per_second", "committed tasks per second", lambda state: state.tasks_per_s),
     Metric("tilefarm_tasks", "committed tasks of the session", lambda state: state.tasks),
-    Metric("tilefarm_cache_hits", "those among them whose results the log or the store had", lambda state: state.hits),
+    Metric("tilefarm_cache_hits", "committed tasks whose results the log or the store had", lambda state: state.hits),
     Metric("tilefarm_queue", "jobs that wait for a worker", lambda state: state.queued),
     Metric("tilefarm_workers", "workers that can have a job", lambda state: state.workers),
     Metric("tilefarm_workers_busy", "workers with a job", lambda state: state.busy),

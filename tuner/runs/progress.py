@@ -117,16 +117,16 @@ def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
     task_status = status[tasks]
     failed, counts = np.unique(task_status[task_status != "ok"], return_counts=True)
     # cycles per level
-    first_and_last = {level: _first_and_best(programs.select(programs.level == level), copies) for level in run.levels}
-    complete_ends = {level: first_and_best for level, first_and_best in first_and_last.items() if first_and_best is not None}
+    first_and_best = {level: _first_and_best(programs.select(programs.level == level), copies) for level in run.levels}
+    complete = {level: pair for level, pair in first_and_best.items() if pair is not None}  # levels with a program of every subgraph
     last_row = _EPOCH + timedelta(microseconds=int(_numbers(table["time"]).max())) if len(names) else None
     programs_left = _programs_left(program_budget, reading_budget, programs.measured, readings)
     return RunProgress(
         programs=programs.measured,
         tasks=len(tasks),
         failures=dict(zip(failed.tolist(), counts.tolist(), strict=True)),
-        best={level: best for level, (_, best) in complete_ends.items()},
-        first={level: first for level, (first, _) in complete_ends.items()},
+        best={level: best for level, (_, best) in complete.items()},
+        first={level: first for level, (first, _) in complete.items()},
         last_row=last_row,
         budget=program_budget,
         left_s=_left_s(programs.time_us, programs_left),

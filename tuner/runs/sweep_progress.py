@@ -21,13 +21,13 @@ INDEX_MARK = PartMark("index", 0)  # mark in the table's file, as in a part of a
 class SweepProgress:
     """Progress of a sweep.  runs: number of cells by state of the table (done, unconfirmed, failed, waiting).
 
-    begun_runs: started runs, which the table still calls waiting: running ones, or unfinished ones if it is unknown whether they run.
+    started_runs: started runs, which the table still calls waiting: running ones, or unfinished ones if it is unknown whether they run.
     left_s: seconds until all runs are done with as many at once as now; None if unknown, or if the sweep does not run.
     """
 
     state: State
     runs: dict[str, int]
-    begun_runs: tuple[tuple[RunEntry, RunProgress], ...]
+    started_runs: tuple[tuple[RunEntry, RunProgress], ...]
     left_s: float | None
 
     @property
@@ -58,8 +58,8 @@ def read_sweep_progress(path: AnyPath) -> SweepProgress:
     counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
     # the table has a run as waiting until it ends; a started one has a folder
     folders = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
-    started_runs = [run for run in map(open_run, folders) if run.state in ("running", "unfinished")]
-    started = tuple((run, read_progress(run)) for run in started_runs)
+    begun = [run for run in map(open_run, folders) if run.state in ("running", "unfinished")]
+    started = tuple((run, read_progress(run)) for run in begun)
     has_ended = index["state"].isin(ENDED)
     state = state_of(path, bool(has_ended.all()))
     left_s = _left_s(counts["waiting"], index.loc[has_ended, "wall_s"].tolist(), [progress for _, progress in started])

@@ -24,6 +24,7 @@ _TUPLES = [name for name, knob in KNOBS.items() if isinstance(knob.default, tupl
 _NUMBERS = [name for name in KNOBS if name not in (*_TUPLES, *_WORDS)]
 _SWITCHES = [place for place, name in enumerate(_NUMBERS) if KNOBS[name].kind is bool]
 _PLACES = {word: place for words in _WORDS.values() for place, word in enumerate(words)}
+assert all(words[_PLACES[word]] == word for words in _WORDS.values() for word in words), "a word has one index in all knobs"
 _FIXED = len(_NUMBERS) + len(_WORDS)
 _numbers = itemgetter(*map(Gene._fields.index, _NUMBERS))
 _words = itemgetter(*map(Gene._fields.index, _WORDS))
@@ -34,8 +35,8 @@ _in_order = itemgetter(*((*_NUMBERS, *_WORDS, *_TUPLES).index(name) for name in 
 def pack_genomes(genomes: Sequence[Genome]) -> pa.ListArray:
     """Pack genomes into a column, with a list of int32 for each genome."""
     rows = [list(chain.from_iterable(map(_gene_fields, genome))) for genome in genomes]
-    borders = np.fromiter(accumulate(map(len, rows), initial=0), np.int32, len(rows) + 1)
-    return pa.ListArray.from_arrays(borders, np.fromiter(chain.from_iterable(rows), np.int32))
+    offsets = np.fromiter(accumulate(map(len, rows), initial=0), np.int32, len(rows) + 1)
+    return pa.ListArray.from_arrays(offsets, np.fromiter(chain.from_iterable(rows), np.int32))
 
 
 def unpack_genomes(column: pa.ListArray) -> list[Genome]:
@@ -70,25 +71,29 @@ def unpack_individuals(columns: Columns, prefix: str = "") -> list[Individual]:
 
 
 def _gene_fields(gene: Gene) -> Iterable[int]:
-    tuples = [_digits(value) if name in _MASKS else value for name, value in zip(_TUPLES, _tuples(gene), strict=True)]
+    """Numbers of a gene: numbers, indices of words, lengths of tuples, elements of tuples."""
+    tuples = [_split_mask(value) if name in _MASKS else value for name, value in zip(_TUPLES, _tuples(gene), strict=True)]
     return (*_numbers(gene), *(_PLACES[word] for word in _words(gene)), *map(len, tuples), *chain.from_iterable(tuples))
 
 
-def _digits(mask: int) -> tuple[int, ...]:
-    """Digits of a mask, or of -1, the lowest first."""
+def _split_mask(mask: int) -> tuple[int, ...]:
+    """Parts of `_BITS` bits of a mask, the lowest first; -1 is one part."""
     return (mask,) if mask < 0 else tuple([mask >> shift & (1 << _BITS) - 1 for shift in range(0, mask.bit_length(), _BITS)])
 
 
 def _genes(values: list[int], offset: int, end: int) -> Iterable[Gene]:
+    """Genes of the numbers at `offset` .. `end`."""
     while offset < end:
+        # numbers and words: a fixed count
         fields: list[Any] = values[offset : offset + _FIXED]
         for switch in _SWITCHES:
             fields[switch] = bool(fields[switch])
-        for word, words in enumerate(_WORDS.values(), len(_NUMBERS)):
-            fields[word] = words[fields[word]]
+        for column, choices in enumerate(_WORDS.values(), len(_NUMBERS)):
+            fields[column] = choices[fields[column]]
+        # tuples: their lengths, then their elements
         offset += _FIXED + len(_TUPLES)
         for name, length in zip(_TUPLES, values[offset - len(_TUPLES) : offset], strict=True):
             numbers = values[offset : offset + length]
-            fields.append(sum(digit << _BITS * k for k, digit in enumerate(numbers)) if name in _MASKS else tuple(numbers))
+            fields.append(sum(part << _BITS * k for k, part in enumerate(numbers)) if name in _MASKS else tuple(numbers))
             offset += length
         yield Gene._make(_in_order(fields))

@@ -1,4 +1,4 @@
-"""Study from its request: the run of one trial on one network, and the workers of trials.
+"""A study: every trial (a setting of the search) is run on each network with each seed; one such run is a cell.
 
 All trials are judged against the same cycles: those of every operator on its own, as `compile --layerwise` makes them.  Against a baseline
 tuned by the trial, a badly tuned baseline would look like a gain.
@@ -43,13 +43,13 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     config = cells_config(request)
     if request.measurements is not None:
         config = config.replaced({"study.measurements": request.measurements})
-    inputs = (
+    identity = (  # a resumed study must have the same
         f"dtype {request.dtype}",
         f"random_weights {request.random_weights}",
         f"machine {machine.digest}",
         *(f"{model.name} {file_digest(model)}" for model in request.models),
     )
-    spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
+    spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, identity)
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, store=cells_store(request))
     cells_at_once = config.study.batch * request.seeds * len(models)
 
@@ -63,13 +63,16 @@ def run_cell(
     model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str, *, dtype: DTypeName = "float16",
     random_weights: int | None = None, store: str | None = None,
 ) -> CellCurve:  # fmt: skip
-    """Run one search on the serial backend up to the last of the counts, resumed from its folder."""
+    """Run one search on the serial backend, resumed from its folder.
+
+    counts: numbers of measurements at which the curve has points; the search ends at the last one.
+    """
     from tuner.driver import searched
 
     start_s = time.process_time()
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    settings, out = place / "config.yaml", LocalPath(place / "run")
+    folder_path = Path(folder)
+    folder_path.mkdir(parents=True, exist_ok=True)
+    settings, out = folder_path / "config.yaml", LocalPath(folder_path / "run")
     atomic_write(settings, [config.to_yaml().encode()])
     request = TuneRequest(
         Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,

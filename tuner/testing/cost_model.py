@@ -1,4 +1,4 @@
-"""The contract of a cost model (`tuner.cost_model.interface.CostModel`), tried with measured segments of a small model."""
+"""Tests that every cost model (`tuner.cost_model.interface.CostModel`) must pass, on measured segments of a small model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED = 3
 
 
 class CostModelContract:
-    """Base class of a test.  model: tested class.  settings: `a.b=c` texts over the default configuration.  machine: any."""
+    """Base class of a test.  model: tested class.  settings: `a.b=c` texts over the default configuration.  machine: of the segments."""
 
     model: ClassVar[type[CostModel]]
     settings: tuple[str, ...] = ()

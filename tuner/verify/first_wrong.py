@@ -1,9 +1,8 @@
-"""Search for the first operator with wrong values in a compiled file: its body is compiled again and executed up to one operator after
-another.
+"""Search for the first operator of a compiled file with wrong values.  The model in the file is compiled again, in two ways.
 
-First layer by layer with every tensor of the pieces as an output, in one run: each is compared with onnxruntime by the limits of
-`tuner.verify.values`, and the first tensor beyond its limit is the result.  If the extra outputs hide the fault, parts of the model up to
-one operator are compiled with fusion, as `compile` does without plans, by bisection.
+1. Layer by layer, with every tensor of its subgraphs as an output, in one run.  Each is compared with onnxruntime by the limits of
+   `tuner.verify.values`; the first tensor beyond its limit is the result.
+2. If the extra outputs hide the fault: parts of the model up to one operator, by bisection, with fusion as `compile` does without plans.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def first_wrong(
 ) -> FirstWrong | None:
     """Find the first wrong operator; None without one, as when this compiler compiles the model correctly.
 
-    body: a file with the model.  failed_outputs: names of wrong tensors of the compiled file.
+    body: a file with the model.  failed_outputs: names of outputs of the compiled file that failed the check.
     """
     model = onnx.load(body)
     frames = frame_count(model)
@@ -72,13 +71,14 @@ def first_wrong(
     search = _Search(model, ModelSpec(body, compiled.machine, compiled.dtype, frames=frames), feeds, level)
     names = search.tensors(npu_tensors)
     fault = search.first(names, default_by_level)
-    last = max((names.index(name) for name in failed_outputs if name in names), default=-1)
-    if fault is None and last >= 0 and (fault := search.first([names[last]], quick_plans)) is not None:
-        right = -1
-        while last - right > 1:
-            middle = (last + right) // 2
+    bad = max((names.index(name) for name in failed_outputs if name in names), default=-1)
+    if fault is None and bad >= 0 and (fault := search.first([names[bad]], quick_plans)) is not None:
+        # bisection: the tensor at index `good` is right (-1: the inputs), and the one at `bad` is wrong, which `fault` describes
+        good = -1
+        while bad - good > 1:
+            middle = (bad + good) // 2
             middle_fault = search.first([names[middle]], quick_plans)
-            right, last, fault = (middle, last, fault) if middle_fault is None else (right, middle, middle_fault)
+            good, bad, fault = (middle, bad, fault) if middle_fault is None else (good, middle, middle_fault)
     return fault
 
 

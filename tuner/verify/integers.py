@@ -99,6 +99,7 @@ def compare_integers(integers: Integers) -> tuple[Difference, ...]:
 
 
 def _differing(computed: Array, reference: Array) -> int:
+    """Number of different values; NaNs are equal."""
     if computed.shape != reference.shape or computed.dtype != reference.dtype:
         return reference.size
     return int(

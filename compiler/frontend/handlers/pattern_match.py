@@ -7,7 +7,7 @@
 | Gelu               | x * 0.5 * (1 + erf(x * sqrt(1/2))), factors in any order                              |
 | Gelu (tanh)        | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
 
-Rewrites fold a following scale and shift into LayerNormalization later.  Nodes without readers are dropped.
+Rewrites fold a following scale and shift into LayerNormalization later.  Nodes without readers are dropped, the others are sorted by depth.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from simulator.onnx_names import names_read, refill
 
 ONE = "tilefarm.one"  # a scale of one value, broadcast by the translation
 Factors = tuple[float, tuple[str, ...]]  # a number and tensors, in order of their names
-_TAKEN_IN = frozenset({"BatchNormalization", "Dropout", "Identity"})
+_FUSED_INTO_PRODUCER = frozenset({"BatchNormalization", "Dropout", "Identity"})
 _CLOSE = 2e-3  # exporters write 1.4142, some in float16
 
 
 def recognise_patterns(model: ModelProto) -> ModelProto:
-    """Model with recognised groups as single nodes and without unused nodes; the model itself where nothing changes."""
-    seen = _Producers(model)
+    """Model with recognised groups as single nodes, without unused nodes, and sorted by depth; the model itself where nothing changes."""
+    producers = _Producers(model)
     replacements = {}
     for index, node in enumerate(model.graph.node):
-        new = _layer_norm(seen, node) if node.op_type in ("Div", "Mul") else None
-        new = new or (_gelu(seen, node) if node.op_type == "Mul" else None)
+        new = _layer_norm(producers, node) if node.op_type in ("Div", "Mul") else None
+        new = new or (_gelu(producers, node) if node.op_type == "Mul" else None)
         if new is not None:
             replacements[index] = new
     nodes = [replacements.get(index, node) for index, node in enumerate(model.graph.node)]
+    # drop nodes without readers, as the other nodes of a recognised group
     used = {output.name for output in model.graph.output}
     live_nodes = []
     for node in reversed(nodes):
@@ -61,7 +62,7 @@ def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
     level: dict[str, int] = {}
     levels = []
     for node in nodes:
-        node_level = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
+        node_level = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _FUSED_INTO_PRODUCER)
         levels.append(node_level)
         level |= dict.fromkeys(node.output, node_level)
     return [nodes[i] for i in sorted(range(len(nodes)), key=levels.__getitem__)]
@@ -124,86 +125,89 @@ def _near(value: float, target: float) -> bool:
     return abs(value - target) <= _CLOSE * abs(target)
 
 
-def _mean(seen: _Producers, name: str) -> str | None:
+def _mean(producers: _Producers, name: str) -> str | None:
     """Tensor x such that `name` is the mean of x over the last axis; None if `name` is no such mean."""
-    node = seen.producer(name, "ReduceMean")
+    node = producers.producer(name, "ReduceMean")
     if node is None:
         return None
     values = attributes(node)
     axes: Iterable[int] | NDArray[np.int64] = values.get("axes", ())
     if len(node.input) > 1:
-        axes = seen.small.get(node.input[1], np.zeros(0, np.int64)).reshape(-1)
-    last = ([-1], [len(seen.shapes.get(node.input[0], ())) - 1])
+        axes = producers.small.get(node.input[1], np.zeros(0, np.int64)).reshape(-1)
+    last = ([-1], [len(producers.shapes.get(node.input[0], ())) - 1])
     return node.input[0] if [int(a) for a in axes] in last and values.get("keepdims", 1) else None
 
 
-def _layer_norm(seen: _Producers, node: NodeProto) -> NodeProto | None:
-    """LayerNormalization for a node d / sqrt(...) or d * (1 / sqrt(...)); None for others."""
+def _layer_norm(producers: _Producers, node: NodeProto) -> NodeProto | None:
+    """LayerNormalization or RMSNormalization for a node d / sqrt(...) or d * (1 / sqrt(...)); None for others."""
+    # (d, tensor of the square root): one pair for a Div, two at most for a Mul
     if node.op_type == "Div":
         pairs = [(node.input[0], node.input[1])]
     else:
         pairs = []
         for d, operand in (node.input, reversed(node.input)):
-            inverse = seen.producer(operand, "Reciprocal")
+            inverse = producers.producer(operand, "Reciprocal")
             if inverse is not None:
                 pairs.append((d, inverse.input[0]))
-            inverse = seen.producer(operand, "Div")
-            if inverse is not None and seen.number(inverse.input[0]) == 1:
+            inverse = producers.producer(operand, "Div")
+            if inverse is not None and producers.number(inverse.input[0]) == 1:
                 pairs.append((d, inverse.input[1]))
     for d, root in pairs:
-        difference, square_root = seen.producer(d, "Sub"), seen.producer(root, "Sqrt")
+        difference, square_root = producers.producer(d, "Sub"), producers.producer(root, "Sqrt")
         if square_root is None:
             continue
-        variance = seen.with_number(seen.producer(square_root.input[0], "Add"))
-        squares = _mean(seen, variance[0]) if variance is not None else None
-        if variance is not None and squares is not None and difference is None and seen.factors(squares) == (1.0, (d, d)):
+        variance = producers.with_number(producers.producer(square_root.input[0], "Add"))
+        squares = _mean(producers, variance[0]) if variance is not None else None
+        # without a difference from the mean: d is x itself
+        if variance is not None and squares is not None and difference is None and producers.factors(squares) == (1.0, (d, d)):
             name = node.name or node.output[0]
             return helper.make_node("RMSNormalization", [d, ONE], [node.output[0]], name=name, axis=-1, epsilon=variance[1])
         if difference is None:
             continue
         x = difference.input[0]
         # an exporter may compute the same difference twice
-        if variance is None or squares is None or _mean(seen, difference.input[1]) != x:
+        if variance is None or squares is None or _mean(producers, difference.input[1]) != x:
             continue
-        factor, roots = seen.factors(squares)
-        same = [operand == d or _is_difference(seen, operand, x) for operand in roots]
-        if factor == 1 and len(same) == 2 and all(same):
+        factor, operands = producers.factors(squares)
+        if factor == 1 and len(operands) == 2 and all(operand == d or _is_difference(producers, operand, x) for operand in operands):
             return helper.make_node(
                 "LayerNormalization", [x, ONE], [node.output[0]], name=node.name or node.output[0], axis=-1, epsilon=variance[1]
             )
     return None
 
 
-def _is_difference(seen: _Producers, name: str, source: str) -> bool:
-    node = seen.producer(name, "Sub")
-    return node is not None and node.input[0] == source and _mean(seen, node.input[1]) == source
+def _is_difference(producers: _Producers, name: str, source: str) -> bool:
+    """Whether a tensor is `source` minus its mean."""
+    node = producers.producer(name, "Sub")
+    return node is not None and node.input[0] == source and _mean(producers, node.input[1]) == source
 
 
-def _gelu(seen: _Producers, node: NodeProto) -> NodeProto | None:
-    factor, tensors = seen.factors(node.output[0])
+def _gelu(producers: _Producers, node: NodeProto) -> NodeProto | None:
+    """Gelu for the last product of x * 0.5 * (1 + erf(..)), or tanh; None for others."""
+    factor, tensors = producers.factors(node.output[0])
     if len(tensors) != 2 or not _near(factor, 0.5):
         return None
     for x, operand in (tensors, reversed(tensors)):
-        plus = seen.with_number(seen.producer(operand, "Add"))
-        inner = seen.producer(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
+        plus = producers.with_number(producers.producer(operand, "Add"))
+        inner = producers.producer(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
         if inner is None:
             continue
-        scale, argument = seen.factors(inner.input[0])
+        scale, argument = producers.factors(inner.input[0])
         exact = inner.op_type == "Erf" and argument == (x,) and _near(scale, math.sqrt(0.5))
         is_tanh = inner.op_type == "Tanh" and len(argument) == 1 and _near(scale, math.sqrt(2 / math.pi))
-        if exact or (is_tanh and _cubic(seen, argument[0], x)):
+        if exact or (is_tanh and _cubic(producers, argument[0], x)):
             form = {} if exact else {"approximate": "tanh"}
             return helper.make_node("Gelu", [x], [node.output[0]], name=node.name or node.output[0], **form)
     return None
 
 
-def _cubic(seen: _Producers, name: str, x: str) -> bool:
+def _cubic(producers: _Producers, name: str, x: str) -> bool:
     """Whether a tensor is x + 0.044715 * x^3, the cubic term in any order of factors."""
-    node = seen.producer(name, "Add")
+    node = producers.producer(name, "Add")
     if node is None:
         return False
     for first, cubic_term in (node.input, reversed(node.input)):
-        factor, tensors = seen.factors(cubic_term)
+        factor, tensors = producers.factors(cubic_term)
         if first == x and tensors == (x, x, x) and _near(factor, 0.044715):
             return True
     return False

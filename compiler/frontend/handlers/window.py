@@ -1,8 +1,7 @@
-"""Window attributes of convolutions and pools, resolved to the limits of instruction fields.
+"""Window attributes of convolutions and pools, within the limits of instruction fields.
 
 Kernels, dilations and top padding may be of any size (`compiler.ir.im2col`).  Other leading padding beyond its field becomes rows or
-columns of zeros (zero points for integers).  Strides beyond their field are supported for signals, whose pixels become rows as long as
-the stride.
+columns of zeros (zero points for integers).  Strides beyond their field are supported for signals (`_in_rows_of_stride`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ AnyConv = TypeVar("AnyConv", Conv, QuantisedConv)
 
 
 def axis_pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
-    """Attribute with one number per image axis; a signal [n, c, l] is an image of one column."""
+    """(rows, columns) of an attribute, 1 by default; a signal [n, c, l] is an image of one column.  Raises an error for more axes."""
     numbers = values.get(key, [1, 1])
     if len(numbers) > 2:
         raise state.refuse(node, f"{key} {numbers}; windows of one or two axes are supported")
@@ -54,9 +53,9 @@ def fit_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float = 0.
 
     zero: padding value.  no_weight: weight without effect, of each output channel [c_out, 1, 1].
     """
-    op = _without_idle(state, op)
+    op = _drop_unused_strides(state, op)
     if max(op.stride) > MAX_WINDOW and _is_line(state, op):
-        op = _in_rows(state, node, op, zero, no_weight)
+        op = _in_rows_of_stride(state, node, op, zero, no_weight)
     if why := unencodable_window(replace(op, pads=(0, 0, 0, 0))):
         raise state.refuse(node, why)
     pad_top, pad_left, pad_bottom, pad_right = op.pads
@@ -69,8 +68,11 @@ def fit_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float = 0.
     return replace(op, x=x, pads=(pad_top - extra_rows, pad_left - extra_columns, pad_bottom, pad_right))
 
 
-def _without_idle(state: Translator, op: AnyConv) -> AnyConv:
-    """Equal convolution without large strides to a single result, and without large dilations of a kernel of size 1."""
+def _drop_unused_strides(state: Translator, op: AnyConv) -> AnyConv:
+    """Equal convolution without unused large strides and dilations.
+
+    A stride is unused if there is one output along its axis, a dilation if the kernel has one tap.
+    """
     stride, dilation = list(op.stride), list(op.dilation)
     for axis in range(2):
         x = state.shapes[op.x][2 + axis]
@@ -89,20 +91,24 @@ def _is_line(state: Translator, op: AnyConv) -> bool:
     return (w == kernel[1] == 1 and pad_left == pad_right == 0) or (h == kernel[0] == 1 and pad_top == pad_bottom == 0)
 
 
-def _in_rows(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_weight: NDArray[Any] | float) -> AnyConv:
-    """Convolution along a line with a large stride, as one of stride 1 over rows as long as the stride."""
+def _in_rows_of_stride(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_weight: NDArray[Any] | float) -> AnyConv:
+    """Equal convolution of stride 1, for one along a line with a large stride.
+
+    out[i] reads line[i * stride + tap * dilation].  The line is cut into rows of `stride` pixels: out[i] then reads row i and the rows
+    behind it, at columns that do not depend on i.  So the kernel is dense, with weights of no effect between the taps.
+    """
     n, c, h, w = state.shapes[op.x]
     axis = 0 if w == 1 and op.weights.shape[3] == 1 else 1
     stride, dilation, before = op.stride[axis], op.dilation[axis], op.pads[axis]
     _, _, *results = op.output_shape([(n, c, h, w)])
     c_out, c_in, *kernel = op.weights.shape
-    reach = (kernel[axis] - 1) * dilation + 1
-    deep = -(-reach // stride)
-    spread = np.full((c_out, c_in, deep * stride), no_weight, op.weights.dtype)
-    spread[:, :, :reach:dilation] = op.weights.reshape(c_out, c_in, -1)
+    span = (kernel[axis] - 1) * dilation + 1
+    kernel_rows = -(-span // stride)
+    dense_kernel = np.full((c_out, c_in, kernel_rows * stride), no_weight, op.weights.dtype)
+    dense_kernel[:, :, :span:dilation] = op.weights.reshape(c_out, c_in, -1)
     name = state.name(node, ".strides")
-    x = state.emit(Reflow(name, op.x, name, (h, w), (results[axis] - 1 + deep, stride), before, zero))
-    weights = np.ascontiguousarray(spread.reshape(c_out, c_in, deep, stride))
+    x = state.emit(Reflow(name, op.x, name, (h, w), (results[axis] - 1 + kernel_rows, stride), before, zero))
+    weights = np.ascontiguousarray(dense_kernel.reshape(c_out, c_in, kernel_rows, stride))
     return replace(op, x=x, weights=weights, stride=(1, 1), dilation=(1, 1), pads=(0, 0, 0, 0))
 
 

@@ -1,4 +1,4 @@
-"""Poolings."""
+"""Max and average pools."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pool(Pooling):
         return self.mode == "max"
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """Padding lanes of an average: means of the operand's padding values, and of 0 where counted windows exceed the image."""
+        """Averages may mix the operand's padding values, and 0 where padding counts; a maximum keeps them."""
         counted = self.count_include_pad and any(self.pads)
         values = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
         return values if self.mode == "max" or len(values) < 2 else mean_samples(values, rounding)

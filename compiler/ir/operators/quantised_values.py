@@ -29,11 +29,11 @@ class _Pointwise(Operator):
 
     @property
     @abstractmethod
-    def read(self) -> tuple[Quantisation | None, ...]:
+    def input_quantisations(self) -> tuple[Quantisation | None, ...]:
         """Quantisation of each input; None for floats."""
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        types = [np.float32 if q is None else q.dtype for q in self.read]
+        types = [np.float32 if q is None else q.dtype for q in self.input_quantisations]
         cases = np.array(list(product(*(sorted(values) for values in inputs))))  # one case per combination
         if not cases.size:
             return frozenset()
@@ -51,7 +51,7 @@ class Quantise(UnaryOperator, _Pointwise):
     y_q: Quantisation
 
     @property
-    def read(self) -> tuple[Quantisation | None, ...]:
+    def input_quantisations(self) -> tuple[Quantisation | None, ...]:
         return (None,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -72,7 +72,7 @@ class Dequantise(UnaryOperator, _Pointwise):
     x_q: Quantisation
 
     @property
-    def read(self) -> tuple[Quantisation | None, ...]:
+    def input_quantisations(self) -> tuple[Quantisation | None, ...]:
         return (self.x_q,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -87,7 +87,7 @@ class Dequantise(UnaryOperator, _Pointwise):
 class QuantisedPair(_Pointwise):
     """Sum or product of two tensors, with numpy's broadcasting.
 
-    A sum is rounded first with b, then with a; `radd`: first with a.
+    `add` computes fma(a, scale_a, fma(b, scale_b, offset)); `radd` exchanges a and b, and may differ in the last bit.
     """
 
     name: str
@@ -104,7 +104,7 @@ class QuantisedPair(_Pointwise):
         return (self.a, self.b)
 
     @property
-    def read(self) -> tuple[Quantisation | None, ...]:
+    def input_quantisations(self) -> tuple[Quantisation | None, ...]:
         return (self.a_q, self.b_q)
 
     def _reading(self, names: tuple[str, ...]) -> Self:
@@ -117,7 +117,7 @@ class QuantisedPair(_Pointwise):
     def unfit(self, inputs: Sequence[Shape]) -> str:
         a, b = inputs
         fits = all(1 in pair or pair[0] == pair[1] for pair in zip(a, b, strict=True))
-        return "" if fits else f"{shape_text(a)} beside {shape_text(b)}"
+        return "" if fits else f"shapes {shape_text(a)} and {shape_text(b)} do not broadcast"
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         check_quantisation(inputs[0], self.a_q)
@@ -137,7 +137,10 @@ class QuantisedPair(_Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class LookUp(UnaryOperator, _Pointwise):
-    """Table look-up entries[x], the least integer first: any function of one quantised tensor, also a requantisation."""
+    """Table look-up: any function of one quantised tensor, also a requantisation.
+
+    entries[0] is the result of the smallest integer of x's type.
+    """
 
     name: str
     x: str
@@ -147,7 +150,7 @@ class LookUp(UnaryOperator, _Pointwise):
     y_q: Quantisation
 
     @property
-    def read(self) -> tuple[Quantisation | None, ...]:
+    def input_quantisations(self) -> tuple[Quantisation | None, ...]:
         return (self.x_q,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -165,7 +168,7 @@ class LookUp(UnaryOperator, _Pointwise):
 class QuantisedAffine(UnaryOperator):
     """Chain of multiply-adds per channel of a quantised tensor, each rounded to integers of its own type: see `Affine`.
 
-    It replaces operators that are equal for every integer in every channel.  Padding lanes become 0.
+    Used where it gives the same integer as the operators that it replaces, for every input in every channel.  Padding lanes become 0.
     """
 
     name: str
@@ -183,7 +186,7 @@ class QuantisedAffine(UnaryOperator):
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
-        return [f"{word}={spell(value)}" for affine, _ in self.steps for word, value in zip(affine._fields, affine, strict=True)]
+        return [f"{field}={spell(entry)}" for affine, _ in self.steps for field, entry in zip(affine._fields, affine, strict=True)]
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})

@@ -12,7 +12,7 @@ from simulator.npu.fused import fma
 def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:
     """QLinearAdd: fma(a, ra, fma(b, rb, zy - fma(ra, za, rb * zb))) with ra = sa / sy and rb = sb / sy, rounded, then saturated.
 
-    onnxruntime exchanges the two where a has one value along the innermost axis and b several.
+    s and z: scales and zero points.  onnxruntime exchanges a and b if a has one value along the innermost axis and b has several.
     """
     if repeats(a.shape, b.shape):
         a, a_q, b, b_q = b, b_q, a, a_q

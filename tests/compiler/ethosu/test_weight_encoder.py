@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.ethosu.weight_encoder import encode_stream, encode_weights
-from simulator.ethosu.weight_order import KernelShape, arrange_weights
+from simulator.ethosu.weight_order import KernelShape, kernel_of_stream
 from simulator.ethosu.weight_stream import decode_weights
 
 
@@ -35,7 +35,7 @@ def test_a_kernel_is_read_back(data):
     weights = (
         np.random.default_rng(data.draw(st.integers(0, 1 << 30))).integers(-127, 128, (outputs, rows, columns, inputs)).astype(np.int16)
     )
-    np.testing.assert_array_equal(arrange_weights(decode_weights(encode_weights(weights, shape)), shape), weights)
+    np.testing.assert_array_equal(kernel_of_stream(decode_weights(encode_weights(weights, shape)), shape), weights)
 
 
 def test_a_stream_of_several_slices_is_read_back():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.ethosu.scale_records import RECORD_BYTES, read_scales
 from simulator.ethosu.stream_error import StreamError
-from simulator.ethosu.weight_order import KernelShape, arrange_weights, stream_places
+from simulator.ethosu.weight_order import KernelShape, kernel_of_stream, stream_places
 
 
 def up(count: int, step: int) -> int:
@@ -64,15 +64,15 @@ def test_places_are_those_of_the_loops(shape):
     assert stream_places(shape).tolist() == expected
     kernel = np.arange(1, np.prod(size) + 1).astype(np.int16)
     flat = np.append(kernel, 0)[expected]
-    assert np.array_equal(arrange_weights(flat, shape), kernel.reshape(size))
+    assert np.array_equal(kernel_of_stream(flat, shape), kernel.reshape(size))
 
 
 def test_another_number_of_weights_is_refused():
     shape = KernelShape(3, 3, 3, 5, 8, False, False, 8, 1, 1)
     with pytest.raises(StreamError, match="10 weights: expected 2304 for 3x3x3x5"):
-        arrange_weights(np.zeros(10, np.int16), shape)
+        kernel_of_stream(np.zeros(10, np.int16), shape)
     with pytest.raises(StreamError, match="a kernel of 60000x64x64x1 weights"):
-        arrange_weights(np.zeros(10, np.int16), shape._replace(outputs=60000, rows=64, columns=64, inputs=1))
+        kernel_of_stream(np.zeros(10, np.int16), shape._replace(outputs=60000, rows=64, columns=64, inputs=1))
 
 
 @given(st.lists(st.tuples(st.integers(-(2**39), 2**39 - 1), st.integers(0, 2**32 - 1), st.integers(0, 63)), min_size=1, max_size=20))

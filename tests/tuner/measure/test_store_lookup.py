@@ -18,7 +18,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.farm.store_client import Scopes
-from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.drift import NO_BOARD, BoardReading
 from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
@@ -78,7 +78,7 @@ def measured(u: TargetGraph, found: Memo | None = None) -> list[Measurement]:
 @pytest.fixture(autouse=True)
 def _none_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """But where a test says so."""
-    monkeypatch.setattr("tuner.measure.store_lookup.AGAIN", 1 << 40)
+    monkeypatch.setattr("tuner.measure.store_lookup.CHECK_INTERVAL", 1 << 40)
 
 
 def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_one_percent_is_remeasured_and_differences_are_reported(tmp_path: Path, 
     segments = [(request, each) for request, each in pairs if request.kind == "segment"]
     wrong = [(request, replace(each, values=each.values + 1)) for request, each in segments if each.values is not None]
     kept(tmp_path, u, wrong)
-    monkeypatch.setattr("tuner.measure.store_lookup.AGAIN", 1)
+    monkeypatch.setattr("tuner.measure.store_lookup.CHECK_INTERVAL", 1)
     found = evaluator(u, memo(tmp_path, u))
     first = found.measure(segments[0][0])
     np.testing.assert_array_equal(first.values, segments[0][1].values)
@@ -147,7 +147,7 @@ def test_one_percent_is_remeasured_and_differences_are_reported(tmp_path: Path, 
     assert found.memo is not None
     ((pack, task),) = found.memo.take_reports()
     assert (pack in str(list(tmp_path.rglob("*.parquet"))), task) == (True, first.task)
-    monkeypatch.setattr("tuner.measure.store_lookup.AGAIN", 1 << 40)
+    monkeypatch.setattr("tuner.measure.store_lookup.CHECK_INTERVAL", 1 << 40)
     assert not any(found.measure(request).pack for request, _ in segments), "nothing of that pack is told any more"
     assert found.memo.take_reports() == ()
 
@@ -159,16 +159,16 @@ def test_a_boards_readings_are_for_that_board(tmp_path: Path, here: str | None, 
     found = memo(tmp_path, u, board="B7")
     assert found is not None
     task = measured(u)[1].task
-    said = NOTHING_SAID if here is None else BoardSaid(here, here)
+    said = NO_BOARD if here is None else BoardReading(here, here)
     assert (found.find(task, said) is not None) == told
-    assert found.find(task, BoardSaid(here, "other firmware")) is None
+    assert found.find(task, BoardReading(here, "other firmware")) is None
 
 
 def test_a_board_is_believed_within_its_noise(tmp_path: Path) -> None:
     u = target_graph()
     pairs = list(zip(requests(u), measured(u), strict=True))
     kept(tmp_path, u, pairs, board="B7")
-    said = BoardSaid("B7", "B7")
+    said = BoardReading("B7", "B7")
     for factor, differs in ((1.05, False), (0.95, False), (1.2, True)):
         found = memo(tmp_path, u, board="B7")
         assert found is not None

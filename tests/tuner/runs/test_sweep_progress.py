@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 def test_stopped_sweep_reports_progress_and_its_continuation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = read_sweep_progress(LocalPath(folder))
     states = {"done": 1, "unconfirmed": 0, "failed": 1, "waiting": 3}
-    assert (now.state, now.runs, now.begun_runs, now.left_s) == ("stopped", states, (), None)
+    assert (now.state, now.runs, now.started_runs, now.left_s) == ("stopped", states, (), None)
     assert main(["status", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "runs done    1 of 5" in shown
@@ -57,7 +57,7 @@ def test_a_sweep_that_goes_on_says_how_long(folder: Path, capsys: pytest.Capture
         fcntl.flock(sweep, fcntl.LOCK_EX)
         fcntl.flock(cell, fcntl.LOCK_EX)
         now = read_sweep_progress(LocalPath(folder))
-        assert [(run.path.name, run.state, s.programs, s.budget) for run, s in now.begun_runs] == [("net-s2", "running", 8, 32)]
+        assert [(run.path.name, run.state, s.programs, s.budget) for run, s in now.started_runs] == [("net-s2", "running", 8, 32)]
         assert now.left_s == pytest.approx(100.0 * 2.75), "three runs of 100 s, of which one is a quarter done"
         assert main(["status", str(folder)]) == 0
         shown = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_a_copy_does_not_tell_who_is_running(folder: Path) -> None:
 
     now = read_sweep_progress(place(folder.as_uri()))
     assert now.state == "unfinished"
-    assert [(run.state, s.programs) for run, s in now.begun_runs] == [("unfinished", 8)]
+    assert [(run.state, s.programs) for run, s in now.started_runs] == [("unfinished", 8)]
     assert now.left_s is None
 
 

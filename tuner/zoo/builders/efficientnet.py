@@ -9,7 +9,7 @@ from tuner.zoo.builders.net import Net, Tensor
 
 # (expansion, kernel, channels, repeats, first stride)
 B0 = ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1))
-SQUEEZE = 4  # channels of a block's input to one of its squeeze
+SQUEEZE = 4  # channels of a block's input per channel of its squeeze
 
 
 def efficientnet_b0(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
@@ -27,13 +27,13 @@ def _block(net: Net, tensor: Tensor, expansion: int, kernel: int, channels: int,
     inner = tensor.channels * expansion
     y = layer(net, tensor, inner, 1, 1, 1, net.silu) if expansion > 1 else tensor
     y = layer(net, y, inner, kernel, stride, inner, net.silu)
-    y = _excited(net, y, max(1, tensor.channels // SQUEEZE))
+    y = _squeeze_excite(net, y, max(1, tensor.channels // SQUEEZE))
     y = layer(net, y, channels, 1, 1, 1, None)
     return net.add(tensor, y) if stride == 1 and tensor.channels == channels else y
 
 
-def _excited(net: Net, tensor: Tensor, squeezed: int) -> Tensor:
-    """Channels scaled by gates in 0..1, computed from the means of all channels."""
+def _squeeze_excite(net: Net, tensor: Tensor, squeezed: int) -> Tensor:
+    """Scale channels by gates in 0..1, which are computed from the means of all channels."""
     means = net.node("GlobalAveragePool", [tensor.name], (*tensor.shape[:2], 1, 1))
     gate = net.conv(net.silu(net.conv(means, squeezed, 1, bias=True)), tensor.channels, 1, bias=True)
     return net.mul(tensor, net.sigmoid(gate))

@@ -24,8 +24,8 @@ def yolo(size: int = 640, width: int = 16, repeats: int = 1, classes: int = 80) 
         x = _split_stage(net, _block(net, x, channels, 3, 2), channels, repeats * (1 + (i in (1, 2))), shortcut=True)
         features.append(x)
     deep = _pyramid_pool(net, x)
-    middle = _split_stage(net, net.concat(_upsampled(net, deep), features[2]), widths[3], repeats)
-    fine = _split_stage(net, net.concat(_upsampled(net, middle), features[1]), widths[2], repeats)
+    middle = _split_stage(net, net.concat(_upsample(net, deep), features[2]), widths[3], repeats)
+    fine = _split_stage(net, net.concat(_upsample(net, middle), features[1]), widths[2], repeats)
     middle = _split_stage(net, net.concat(_block(net, fine, widths[2], 3, 2), middle), widths[3], repeats)
     deep = _split_stage(net, net.concat(_block(net, middle, widths[3], 3, 2), deep), widths[4], repeats)
     return net.model(_head(net, (fine, middle, deep), size, classes))
@@ -52,13 +52,14 @@ def _pyramid_pool(net: Net, tensor: Tensor) -> Tensor:
     return _block(net, net.concat(*parts), tensor.channels)
 
 
-def _upsampled(net: Net, tensor: Tensor) -> Tensor:
+def _upsample(net: Net, tensor: Tensor) -> Tensor:
     _, _, h, w = tensor.shape
     return net.resize(tensor, (2 * h, 2 * w), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
 def _head(net: Net, features: tuple[Tensor, ...], size: int, classes: int) -> Tensor:
     """Append the boxes (centre and size in pixels) and scores of all cells: [1, 4 + classes, cells]."""
+    # two branches per feature: distributions of the four sides, and scores
     wide = features[0].channels
     widths = max(_DISTANCES, wide // 4, 4 * _DISTANCES), max(wide, min(classes, 100))
     parts: list[Tensor] = []
@@ -67,15 +68,16 @@ def _head(net: Net, features: tuple[Tensor, ...], size: int, classes: int) -> Te
             net.conv(_block(net, _block(net, feature, inner, 3), inner, 3), outputs, 1, bias=True)
             for inner, outputs in zip(widths, (4 * _DISTANCES, classes), strict=True)
         ]
-        part = net.concat(*branches)
-        parts.append(part)
+        parts.append(net.concat(*branches))
     parts = [net.reshape(part, 1, part.channels, part.shape[2] * part.shape[3]) for part in parts]
     boxes, scores = net.split(net.concat(*parts, axis=2), 4 * _DISTANCES, classes)
+    # mean distance of each side from the centre of its cell, in cells
     cells = boxes.shape[2]
     shares = net.softmax(net.transpose(net.reshape(boxes, 1, 4, _DISTANCES, cells), 0, 2, 1, 3), axis=1)
     distances = net.array(np.arange(_DISTANCES, dtype=np.float32).reshape(1, -1, 1, 1))
     mean = net.node("Conv", [shares.name, distances], (1, 1, 4, cells), kernel_shape=[1, 1])
     low, high = net.split(net.reshape(mean, 1, 4, cells), 2, 2)
+    # corners, then centre and size, in pixels
     sides = [size // stride for stride in _STRIDES]
     anchors = np.concatenate([np.stack(np.meshgrid(*[np.arange(side) + 0.5] * 2)).reshape(2, -1) for side in sides], 1)
     strides = np.repeat(np.array(_STRIDES), np.square(sides))
