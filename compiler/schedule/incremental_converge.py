@@ -48,11 +48,11 @@ def _of_border(borders: Borders, border: int, states: CoreStates) -> Queues:
 
 
 @njit(cache=True)
-def _is_same(number: int, engine: int, active: int, tail: int, shift: int, drift: EngineDrift) -> bool:
+def _is_same(number: int, engine: int, active_engines: int, tail_instruction: int, shift: int, drift: EngineDrift) -> bool:
     """Whether an instruction is in the tail, has the same clock as in the previous pass, and ends `shift` cycles later."""
     return (
-        bool(active >> engine & 1)
-        and number >= tail
+        bool(active_engines >> engine & 1)
+        and number >= tail_instruction
         and number > drift.clocks[engine]
         and number >= drift.since[engine]
         and drift.shift[engine] == shift
@@ -61,8 +61,9 @@ def _is_same(number: int, engine: int, active: int, tail: int, shift: int, drift
 
 @njit(cache=True)
 def _same_memories(
-    states: CoreStates, borders: Borders, border: int, base: Ints, active: int, tail: int, shift: int, drift: EngineDrift, low: Ints
-) -> bool:
+    states: CoreStates, borders: Borders, border: int, base: Ints, active_engines: int, tail_instruction: int, shift: int,
+    drift: EngineDrift, low: Ints,
+) -> bool:  # fmt: skip
     """Whether the last accesses to on-chip memories are the same as in the previous pass.
 
     base: int64 [6], last instruction of every engine that all engines waited for.  low: int64 [6], lowered to the first possible wait.
@@ -91,7 +92,7 @@ def _same_memories(
                 if (
                     access_now != access_then
                     or engine_now != engine_then
-                    or not _is_same(access_now, engine_now, active, tail, shift, drift)
+                    or not _is_same(access_now, engine_now, active_engines, tail_instruction, shift, drift)
                 ):
                     return False
                 low[engine_now] = min(low[engine_now], access_now)
@@ -108,36 +109,36 @@ def _same_memories(
 
 
 @njit(cache=True)
-def _same_counts(queues: Queues, prev: Queues, source: int, waiter: int, least: int, changed_from: int, tail: int) -> bool:
+def _same_counts(queues: Queues, prev: Queues, source: int, waiter: int, least: int, changed_from: int, tail_instruction: int) -> bool:
     """Whether the last waits of queue `waiter` for queue `source` are the same; waits up to instruction `least` do not count."""
     limit = queues.ring.shape[2]
     for j in range(limit):
         wait_now = np.int64(queues.ring[source, waiter, (queues.ring_at[source, waiter] + j) % limit])
         wait_then = np.int64(prev.ring[source, waiter, (prev.ring_at[source, waiter] + j) % limit])
-        if (wait_now != wait_then or changed_from <= wait_now < tail) and (wait_now > least or wait_then > least):
+        if (wait_now != wait_then or changed_from <= wait_now < tail_instruction) and (wait_now > least or wait_then > least):
             return False
     return True
 
 
 @njit(cache=True)
 def find_shift(
-    states: CoreStates, borders: Borders, border: int, active: int, moving: int, changed_from: int, tail: int, latency: int,
-    rows: RecordRows, drift: EngineDrift,
+    states: CoreStates, borders: Borders, border: int, active_engines: int, transfer_engines: int, changed_from: int,
+    tail_instruction: int, latency: int, rows: RecordRows, drift: EngineDrift,
 ) -> int:  # fmt: skip
     """Shift of the new pass if it converges with the previous one at border `border`, else `NEVER`.
 
-    active: engines of the next parts, as bits.  moving: engines with transfers in both programs, as bits.  changed_from .. tail: differing
-    instructions.
+    active_engines: those of the next parts, as bits.  transfer_engines: those with transfers in either program, as bits.
+    changed_from .. tail_instruction: differing instructions.
     """
     queues, prev = queues_of(states, 0), _of_border(borders, border, states)
     shift: Any = np.int64(NEVER)
     for e in range(ENGINES):
-        if queues.latest[e] != prev.latest[e] or changed_from <= queues.latest[e] < tail or queues.full[e] != prev.full[e]:
+        if queues.latest[e] != prev.latest[e] or changed_from <= queues.latest[e] < tail_instruction or queues.full[e] != prev.full[e]:
             return NEVER
-        if active >> e & 1:
+        if active_engines >> e & 1:
             if shift == NEVER:
                 shift = drift.shift[e]
-            if not _is_same(queues.latest[e], e, active, tail, shift, drift):
+            if not _is_same(queues.latest[e], e, active_engines, tail_instruction, shift, drift):
                 return NEVER
             if (
                 queues.free[e] != prev.free[e] + shift
@@ -148,24 +149,25 @@ def find_shift(
     # clocks of active engines must equal the previous ones; `base`: their minimum
     base, low = np.full(ENGINES, NEVER), queues.latest.copy()
     for waiter in range(ENGINES):
-        if active >> waiter & 1:
+        if active_engines >> waiter & 1:
             for e in range(ENGINES):
                 clock = queues.clock[waiter, e]
-                if clock != prev.clock[waiter, e] or changed_from <= clock < tail:
+                if clock != prev.clock[waiter, e] or changed_from <= clock < tail_instruction:
                     return NEVER
                 base[e] = min(base[e], clock)
     for e in range(ENGINES):
-        if moving >> e & 1 and base[e] < tail:  # accesses to DDR by different parts: every active engine has waited for them
+        # accesses to DDR by different parts: every active engine has waited for them
+        if transfer_engines >> e & 1 and base[e] < tail_instruction:
             return NEVER
-    if shift == NEVER or not _same_memories(states, borders, border, base, active, tail, shift, drift, low):
+    if shift == NEVER or not _same_memories(states, borders, border, base, active_engines, tail_instruction, shift, drift, low):
         return NEVER
     # counts: an idle waiter must not be near the limit, since its ring is not adopted
     for source in range(ENGINES):
         for waiter in range(ENGINES):
-            if active >> source & 1:
+            if active_engines >> source & 1:
                 least = min(queues.clock[source, waiter], np.int64(rows.clocks[low[source], waiter]))
-                if active >> waiter & 1:
-                    if not _same_counts(queues, prev, source, waiter, least, changed_from, tail):
+                if active_engines >> waiter & 1:
+                    if not _same_counts(queues, prev, source, waiter, least, changed_from, tail_instruction):
                         return NEVER
                 elif max(queues.oldest[source, waiter], prev.oldest[source, waiter]) > min(
                     queues.clock[source, waiter], prev.clock[source, waiter]
@@ -175,16 +177,16 @@ def find_shift(
 
 
 @njit(cache=True)
-def adopt_state(states: CoreStates, borders: Borders, border: int, active: int, shift: int) -> None:
+def adopt_state(states: CoreStates, borders: Borders, border: int, active_engines: int, shift: int) -> None:
     """Adopt the state at a border, apart from memories, in a pass that converged at an earlier border."""
     queues, prev = queues_of(states, 0), _of_border(borders, border, states)
     for waiter in range(ENGINES):
-        if active >> waiter & 1:
+        if active_engines >> waiter & 1:
             queues.latest[waiter], queues.full[waiter] = prev.latest[waiter], prev.full[waiter]
             queues.free[waiter], queues.key[waiter] = prev.free[waiter] + shift, prev.key[waiter] + shift
             queues.clock[waiter] = prev.clock[waiter]
             for source in range(ENGINES):
-                if active >> source & 1:
+                if active_engines >> source & 1:
                     queues.ring[source, waiter] = prev.ring[source, waiter]
                     queues.ring_at[source, waiter], queues.oldest[source, waiter] = (
                         prev.ring_at[source, waiter],
@@ -193,23 +195,23 @@ def adopt_state(states: CoreStates, borders: Borders, border: int, active: int, 
 
 
 @njit(cache=True)
-def link_tail(states: CoreStates, borders: Borders, border: int, active: int, rows: RecordRows) -> None:
+def link_tail(states: CoreStates, borders: Borders, border: int, active_engines: int, rows: RecordRows) -> None:
     """Link every active queue to its first instruction behind a border."""
     queues = queues_of(states, 0)
     for e in range(ENGINES):
-        if active >> e & 1:
+        if active_engines >> e & 1:
             rows.after[queues.latest[e]] = borders.following[border, e]
 
 
 @njit(cache=True)
-def adopt_instructions(first: int, count: int, edge: int, edges: int, tail: int, shift: int, rows: RecordRows) -> None:
-    """Adopt a part's instructions with a shift, and its edges `edge` .. `edges` from instructions before `tail`."""
+def adopt_instructions(first: int, count: int, edge: int, edges: int, tail_instruction: int, shift: int, rows: RecordRows) -> None:
+    """Adopt a part's instructions with a shift, and its edges `edge` .. `edges` from instructions before `tail_instruction`."""
     for i in range(first, first + count):
         rows.end[i] += shift
         rows.key[i] += shift
     for k in range(edge, edges):
         i = rows.edge_from[k]
-        if i < tail:
+        if i < tail_instruction:
             rows.set_next[k] = -1
             if rows.set_head[i] < 0:
                 rows.set_head[i] = k

@@ -43,7 +43,7 @@ from compiler.schedule.incremental_checkpoint import (
 from compiler.schedule.incremental_converge import adopt_instructions, adopt_state, find_shift, link_tail
 from compiler.schedule.instruction_numbers import EDGE_END, EDGES, FIRST_INSTRUCTION
 from compiler.schedule.segment_accesses import Ints, Ints32
-from compiler.schedule.segment_table import RECORDS, USED, part_of
+from compiler.schedule.segment_table import RECORDS, USED_ENGINES, part_of
 from simulator.kernel_addresses import by_reference
 
 
@@ -159,7 +159,7 @@ def _next_border(parts: Ints, first_part: int, stop: int, border: int, previous_
     end = previous_borders.positions[border + 1, PART] if border + 1 < previous_borders.used[COUNT] else stop
     active_engines = 0
     for part in range(first_part, end):
-        active_engines |= parts[part, USED]
+        active_engines |= parts[part, USED_ENGINES]
     return active_engines, end
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.segment_accesses import Ints
-from compiler.schedule.segment_table import CELLS, MOVING, RECORDS
+from compiler.schedule.segment_table import CELLS, RECORDS, TRANSFER_ENGINES
 
 FIRST_INSTRUCTION, EDGE_END = range(2)  # columns of `number`
 EDGES = 2  # edge numbers per instruction number; few parts need more
@@ -27,7 +27,7 @@ class Numbering(NamedTuple):
 
     begin: number of equal parts at the beginning, on the same cores.  tail: first part of the equal end, with equal numbers; the number of
     parts if there is no such end, or if the differing parts need more numbers than there are before it.
-    further: increase in the number of instructions.  moving: engines with transfers in either program, as bits.
+    further: increase in the number of instructions.  transfer_engines: those with transfers in either program, as bits.
     instructions, cells: sizes of the largest parts.
     """
 
@@ -35,7 +35,7 @@ class Numbering(NamedTuple):
     begin: int
     tail: int
     further: int
-    moving: int
+    transfer_engines: int
     instructions: int
     cells: int
 
@@ -68,12 +68,12 @@ def number_parts(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, n
         begin += 1
     while end < common_limit - begin and _same(table, cores, count - 1 - end, table_then, cores_then, count_then - 1 - end):
         end += 1
-    further = moving = instructions = cells = 0
+    further = transfer_engines = instructions = cells = 0
     for p in range(count):
-        further, moving = further + table[p, RECORDS], moving | table[p, MOVING]
+        further, transfer_engines = further + table[p, RECORDS], transfer_engines | table[p, TRANSFER_ENGINES]
         instructions, cells = max(instructions, table[p, RECORDS]), max(cells, table[p, CELLS])
     for p in range(count_then):
-        further, moving = further - table_then[p, RECORDS], moving | table_then[p, MOVING]
+        further, transfer_engines = further - table_then[p, RECORDS], transfer_engines | table_then[p, TRANSFER_ENGINES]
     step, number, tail, next_number = (
         (edges + EDGES - 1) // EDGES,
         np.zeros((count + 1, 2), np.int64),
@@ -96,4 +96,4 @@ def number_parts(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, n
             number[p, FIRST_INSTRUCTION] = next_number
             next_number += step * table[p, RECORDS] + 1 + spare // (tail - begin)
         number[tail:] = number_then[count_then - end :]
-    return Numbering(number, begin, tail, further, moving, instructions, cells)
+    return Numbering(number, begin, tail, further, transfer_engines, instructions, cells)

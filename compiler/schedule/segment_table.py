@@ -23,7 +23,8 @@ Bytes8 = NDArray[np.uint8]
 
 RECORDS, CELLS, _SPANS, _NEEDS, _OUTERS = range(5)  # columns of the table: lengths, and behind them addresses
 _ENGINE, _SPAN, _START, _BOUND, _TOUCHED, _TRANSFER, _CYCLES, _COST, _BEGIN, _NEED, _OUTER, _LAST = range(5, 17)
-TRANSFERS, USED, MOVING, COLUMNS = range(17, 21)  # transfers from and to DDR; used engines, as bits; engines with such transfers, as bits
+# transfers from and to DDR; used engines, as bits; engines with such transfers, as bits
+TRANSFERS, USED_ENGINES, TRANSFER_ENGINES, COLUMNS = range(17, 21)
 
 
 class Part(NamedTuple):
@@ -56,14 +57,14 @@ def _row_of(part: Part) -> Ints:
     row[_BOUND], row[_TOUCHED], row[_TRANSFER] = part.bound.ctypes.data, part.touched.ctypes.data, part.transfer.ctypes.data
     row[_CYCLES], row[_COST] = part.cycles.ctypes.data, part.cost.ctypes.data
     row[_BEGIN], row[_NEED], row[_OUTER], row[_LAST] = of.start.ctypes.data, of.need.ctypes.data, of.outer.ctypes.data, of.last.ctypes.data
-    transfers, used, moving = 0, np.int64(0), np.int64(0)
+    transfers, used_engines, transfer_engines = 0, np.int64(0), np.int64(0)
     for i in range(part.engine.shape[0]):
         engine = 1 << np.int64(part.engine[i])
-        used |= engine
+        used_engines |= engine
         if part.transfer[i]:
-            moving |= engine
+            transfer_engines |= engine
             transfers += 1
-    row[TRANSFERS], row[USED], row[MOVING] = transfers, used, moving
+    row[TRANSFERS], row[USED_ENGINES], row[TRANSFER_ENGINES] = transfers, used_engines, transfer_engines
     return row
 
 

@@ -119,7 +119,7 @@ class Synchroniser:
         for stop, resident in (*self._arrivals(shared, segments), (len(parts), None)):
             enough = schedule_parts(
                 *current, part_from, stop, program_size, self.latency, self.count_limit, states, across, self._piece, self._remote,
-                rows, borders, tail, changed_from, numbering.moving, self._previous_borders, self._drift,
+                rows, borders, tail, changed_from, numbering.transfer_engines, self._previous_borders, self._drift,
             )  # fmt: skip
             if not enough:
                 return self._with_more_edges(parts, cores, segments, shared)
