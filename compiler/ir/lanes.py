@@ -149,12 +149,12 @@ class Patterns:
         pattern = self.pattern.get(root)
         if pattern is None or pattern.kind == "groups":
             free = tuple(range(self.channels[root])) if pattern is None else pattern.order
-            layout = (free, -(-self.channels[root] // self.block) * (self.block // c0))
+            lanes_and_planes = (free, -(-self.channels[root] // self.block) * (self.block // c0))
         elif pattern.kind == "heads":
-            layout = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
+            lanes_and_planes = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
         elif pattern.kind == "shuffle":
             lanes, planes = self.lanes(pattern.inputs[0], c0)
-            layout = (tuple(lanes[i] for i in pattern.order), planes)
+            lanes_and_planes = (tuple(lanes[i] for i in pattern.order), planes)
         else:
             concat_lanes: list[int] = []
             planes = 0
@@ -162,6 +162,6 @@ class Patterns:
                 lanes, count = self.lanes(part, c0)
                 concat_lanes += [lane + planes * c0 for lane in lanes]
                 planes += count
-            layout = (tuple(concat_lanes), planes)
-        self.cache[root, c0] = layout
-        return layout
+            lanes_and_planes = (tuple(concat_lanes), planes)
+        self.cache[root, c0] = lanes_and_planes
+        return lanes_and_planes

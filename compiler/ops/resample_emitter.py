@@ -51,16 +51,9 @@ def _put(
 
 @njit(cache=True)
 def emit_resample(
-    out: Code,
-    cursor: int,
-    job: ResampleJob,
-    source: TilePlace,
-    target: TilePlace,
-    columns: Ints,
-    rows: Ints,
-    bounds: Ints,
+    out: Code, cursor: int, job: ResampleJob, source: TilePlace, target: TilePlace, columns: Ints, rows: Ints, bounds: Ints,
     slot_state: Ints,
-) -> int:
+) -> int:  # fmt: skip
     """Emit all tiles.  columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
     tiles = job.tiles
     tile_rows = min(tiles.tile_rows, tiles.rows)

@@ -126,7 +126,6 @@ def schedule_parts(
         if program_size and (first - last_saved_instruction) * BORDERS > program_size:
             last_saved_instruction = first
             save_border(borders, states, p, first)
-        # edges: from other cores, then inside the core
         cross_edge_count = 0
         if several_cores:
             cross_edge_count = find_cross_core_waits(
