@@ -127,7 +127,7 @@ def _predecessors_over_ports(
                     seen_at[port[i]] = j
                     missing -= 1
             i -= 1
-        # transfers take the ports in turn; work on chip takes none, and everything before it has ended
+        # transfers take the ports in turn; work on chip occupies all of them
         if transfer[j]:
             last = max(on_port[turn], last_on_chip)
             work[entry_row] = rows[last] if last >= 0 else -1

@@ -13,8 +13,7 @@ from compiler.plan.plan import Plan
 
 
 class StageText(NamedTuple):
-    """Text of a stage.  piece: its subgraph, '' if the model is one.  levels: its levels; () if all
-    levels have it."""
+    """Text of a stage.  piece: its subgraph, '' if the model is one.  levels: its levels, () if all levels have it."""
 
     stage: str
     piece: str
