@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.trace_events import CLOSING, event, meta, opening
+from simulator.trace_json import CLOSING, event_line, meta, opening
 
 _PROCESS, _RUNS, _HOST, _NPU = 1, 1, 2, 3
 _LANES = {_RUNS: "runs", _HOST: "host, wall time", _NPU: "NPU, simulated time"}
@@ -46,7 +46,7 @@ class Profile:
 
     def _add(self, lane: int, category: str, name: str, begin_ns: int, took_ns: int, args: Mapping[str, Any]) -> None:
         self.lines.append(
-            event(ph="X", cat=category, pid=_PROCESS, tid=lane, ts=begin_ns / 1000, dur=took_ns / 1000, name=name, args=dict(args))
+            event_line(ph="X", cat=category, pid=_PROCESS, tid=lane, ts=begin_ns / 1000, dur=took_ns / 1000, name=name, args=dict(args))
         )
 
     def write(self) -> str:

@@ -85,15 +85,15 @@ class Timeline:
         """Rows that move DDR data."""
         return self.bus > 0
 
-    @property
+    @cached_property
     def segment(self) -> Ints:
         return isa.segment_of(self.code[:, isa.TAG].astype(np.int64))
 
-    @property
+    @cached_property
     def operator(self) -> Ints:
         return isa.operator_of(self.code[:, isa.TAG].astype(np.int64))
 
-    @property
+    @cached_property
     def block(self) -> Ints:
         """Blocks of segments; a segment's images follow one another."""
         return isa.block_of(self.code[:, isa.BLOCK].astype(np.int64))

@@ -1,24 +1,19 @@
-"""A run as Chrome trace events: opens in Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""A run as a trace: a group per core, a lane per engine and a lane of its waits.
 
-A process is a core.  Every engine has a lane of work and, below it, a lane of its waits.  Events of a lane never overlap, and the
-work of a lane adds up to the engine's busy cycles.  A DMA with several ports has a lane of work for each; on-chip moves are in the first.
-Segments overlap, because data of the next one are loaded early, and so do blocks: both are asynchronous events.  Counters show the bytes
-in use of every on-chip memory; the DDR port has a process of its own.
+Events of a lane never overlap, and the work of a lane adds up to the engine's busy cycles.  A DMA with several ports has a lane of work
+for each; on-chip moves are in the first.
+Segments overlap, because data of the next one are loaded early, and so do blocks: both are spans.  Counters show the bytes in use of every
+on-chip memory; the DDR port has a group of its own.
 
 Times are rounded where events meet, so that neighbours still meet; exact cycles are among the arguments (`trace_events`).
-
-Each kind of event has one format string, which is repeated: a hundred thousand events take a fraction of a second.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.critical_path import WAITS, WORK, critical_chain
 from simulator.npu import isa
@@ -26,86 +21,106 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_parts import MAX_PORTS
 from simulator.npu.parts import BLOCK_BYTES, DMAS, SUM_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, limit_points, shared_in_use
-from simulator.timeline import Cause, Mask, Stalls, Timeline, uncontended_data_cycles
-from simulator.timing_state import Ints
-from simulator.trace_events import CLOSING, meta, nanoseconds, opening
+from simulator.timeline import Cause, Mask, Timeline, uncontended_data_cycles
+from simulator.timing_state import ENGINES, Ints
+from simulator.trace_events import Arguments, AsyncSlice, Column, Counter, Event, Group, Lane, Slices, Texts, Trace, nanoseconds
 
-Columns = dict[str, Ints]
-_CHUNK = 1 << 13  # events formatted at a time
-_LANES = 100  # thread ids per core: some viewers need different ids over all processes
+_CHUNK = 1 << 13  # events of a batch
+_LANES = 100  # lane numbers per core
 MAX_POINTS = 20_000  # points of a counter
 
 _COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
+_MEMORIES = [memory.name for memory in Memory]
+_TYPES = [dtype.name for dtype in DataType]
+_PRODUCTS = _TYPES + [f"{a} x {b}" for a in _TYPES for b in _TYPES]
 
 
-def chrome_trace(run: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-    """The file in pieces.  operators: names by the number in TAG; about: metadata of the file (JSON values)."""
-    about = {"machine": run.machine.name, "clock_hz": run.machine.clock_hz, "cycles": run.cycles, "ddr": run.level.model_dump()} | dict(
-        about or {}
-    )
-    yield opening(about)
-    yield ",\n".join(_names(run, str(about.get("level", "")))).encode()
-    names = _Names(run, operators)
-    waits = run.stalls
-    # a process per core, its lanes and its counters
+def trace_run(run: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Trace:
+    """A run as a trace.  operators: names by the number in TAG; about: more facts of the file (JSON values)."""
+    facts = {"machine": run.machine.name, "clock_hz": run.machine.clock_hz, "cycles": run.cycles, "ddr": run.level.model_dump()}
+    facts |= about or {}
+    return Trace(facts, _events(run, _Names(run, operators), str(facts.get("level", ""))))
+
+
+def _events(run: Timeline, names: _Names, level: str) -> Iterator[Event]:
+    suffix = f" at level {level}" if level else ""
+    chain, port = run.cores + 2, run.cores + 1
+    yield Group(chain, "longest chain")
+    yield Lane(chain, _lane(chain, 0, 0), "what held up what")
+    yield from _longest(run, names, chain)
     for core in range(run.cores):
-        for pieces in (
-            _segments(run, names, core),
-            _blocks(run, names, core),
-            _work(run, names, core),
-            _issue(run, names, core),
-            _waits(run, names, waits, core),
-        ):
-            for piece in pieces:
-                yield b",\n" + piece.encode()
+        yield Group(core + 1, f"core {core}{suffix}")
+        yield from _spans(run, names, core)
+        for engine in Engine:
+            ports = run.machine.dma_ports(engine) if engine in DMAS else 1
+            for number in range(ports):
+                yield Lane(core + 1, _lane(core, engine, 0, number), f"{engine.name} port {number}" if number else engine.name)
+            yield Lane(core + 1, _lane(core, engine, 1), f"{engine.name} waits")
+        yield from _work(run, names, core)
+        yield from _issue(run, names, core)
+        yield from _waits(run, names, core)
         for memory, steps in bytes_in_use(run, core).items():
-            yield from _counter(run, core + 1, f"{memory.name} bytes in use", steps, "bytes", 1)
+            yield _counter(run, core + 1, f"{memory.name} bytes in use", steps, "bytes")
+    yield Group(port, "DDR port")
     shared = shared_in_use(run)
     if shared is not None:
-        yield from _counter(run, run.cores + 1, "SHARED bytes in use", shared, "bytes", 1)
-    # a process for the DDR port, and one for the critical path
+        yield _counter(run, port, "SHARED bytes in use", shared, "bytes")
     use = ddr_use(run)
     to_gb = run.machine.clock_hz / 1e9
-    yield from _counter(run, run.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
-    yield from _counter(run, run.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
-    yield from _counter(run, run.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
-    for piece in _longest(run, names):
-        yield b",\n" + piece.encode()
-    yield CLOSING
+    yield _counter(run, port, "DDR read GB/s", use.read, "GB/s", to_gb)
+    yield _counter(run, port, "DDR write GB/s", use.write, "GB/s", to_gb)
+    yield _counter(run, port, "DDR port in use, percent of the level's share", use.port, "percent", 100)
+
+
+def _lane(core: int, engine: int, waits: int, port: int = 0) -> int:
+    """Number of a lane; ports after a DMA's first have numbers above the 14 that every core has."""
+    lane = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MAX_PORTS + port
+    return (core + 1) * _LANES + lane
 
 
 # --- names -------------------------------------------------------------------------------------------------------
 
 
 class _Names:
-    """JSON strings for rows: the operator, and the operator with its activity."""
+    """Texts of rows: the operator, and the operator with its activity."""
 
     def __init__(self, run: Timeline, operators: Sequence[str]) -> None:
-        self.t = run
-        quoted_names = [json.dumps(name)[1:-1] for name in operators]
         numbers = int(run.operator.max(initial=-1)) + 1
-        self.block = run.block
-        self.many = _in_blocks(run)
-        self.operators = quoted_names + [f"operator {i}" for i in range(len(quoted_names), numbers)]
+        self.run, self.many = run, _in_blocks(run)
+        self.operators = list(operators) + [f"operator {i}" for i in range(len(operators), numbers)]
 
-    def operator(self, rows: Ints) -> list[str]:
-        return [self.operators[i] for i in self.t.operator[rows].tolist()]
+    def operator(self, rows: Ints) -> Texts:
+        return Texts(self.operators, self.run.operator[rows])
 
-    def work(self, rows: Ints) -> list[str]:
-        return [f"{a}: {b}" for a, b in zip(self.places(rows), self.activities(rows), strict=True)]
+    def issues(self, rows: Ints) -> Texts:
+        return distinct_texts(lambda *place: f"{self._place(*place)}: issue", *self._places(rows))
 
-    def places(self, rows: Ints) -> list[str]:
-        """Operators, with the block where the segment has several."""
-        labels = zip(self.operator(rows), self.block[rows].tolist(), self.many[rows].tolist(), strict=True)
-        return [f"{name} block {block}" if many else name for name, block, many in labels]
+    def work(self, rows: Ints) -> Texts:
+        """Operators and activities: conv block 2: COPY DDR>L1, conv: MMAD, ..."""
 
-    def activities(self, rows: Ints) -> list[str]:
-        """Activities: COPY DDR>L1, MMAD, ..."""
-        code = self.t.code[rows]
-        key = (code[:, isa.OP].astype(np.int64) * 8 + code[:, isa.SRC]) * 8 + code[:, isa.DST]
-        some, inverse = np.unique(key, return_inverse=True)
-        shown = [_kind(int(k)) for k in some]
-        return [shown[i] for i in inverse.tolist()]
+        def text(operator: int, block: int, op: int, source: int, destination: int) -> str:
+            kind = f"COPY {_MEMORIES[source]}>{_MEMORIES[destination]}" if op == Op.COPY else Op(op).name
+            return f"{self._place(operator, block)}: {kind}"
+
+        code = self.run.code
+        return distinct_texts(text, *self._places(rows), *(code[rows, word] for word in (isa.OP, isa.SRC, isa.DST)))
+
+    def _places(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Operators, and blocks where the segment has several, else -1."""
+        return self.run.operator[rows], np.where(self.many[rows], self.run.block[rows], -1)
+
+    def _place(self, operator: int, block: int) -> str:
+        return self.operators[operator] + (f" block {block}" if block >= 0 else "")
+
+
+def distinct_texts(text: Callable[..., str], *columns: Ints) -> Texts:
+    """A text for each row, made once for rows that are equal in all columns."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        least = int(column.min(initial=0))
+        key = key * (int(column.max(initial=0)) - least + 1) + column - least
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    return Texts([text(*row) for row in zip(*(column[first].tolist() for column in columns), strict=True)], index)
 
 
 def _in_blocks(run: Timeline) -> Mask:
@@ -117,94 +132,59 @@ def _in_blocks(run: Timeline) -> Mask:
     return mask
 
 
-def _kind(key: int) -> str:
-    op, src, dst = key // 64, key // 8 % 8, key % 8
-    return f"COPY {Memory(src).name}>{Memory(dst).name}" if op == Op.COPY else Op(op).name
-
-
-def _names(run: Timeline, level: str) -> Iterator[str]:
-    suffix = f" at level {level}" if level else ""
-    for core in range(run.cores):
-        yield meta("process_name", core + 1, 0, {"name": f"core {core}{suffix}"})
-        yield meta("process_sort_index", core + 1, 0, {"sort_index": core + 1})
-        for engine in Engine:
-            ports = run.machine.dma_ports(engine) if engine in DMAS else 1
-            lanes = [(_lane(core, engine, 0, port), f"{engine.name} port {port}" if port else engine.name) for port in range(ports)]
-            for tid, name in (*lanes, (_lane(core, engine, 1), f"{engine.name} waits")):
-                yield meta("thread_name", core + 1, tid, {"name": name})
-                yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + name.endswith(" waits")})
-    yield meta("process_name", run.cores + 1, 0, {"name": "DDR port"})
-    yield meta("process_sort_index", run.cores + 1, 0, {"sort_index": run.cores + 1})
-    chain = run.cores + 2
-    yield meta("process_name", chain, 0, {"name": "longest chain"})
-    yield meta("process_sort_index", chain, 0, {"sort_index": 0})
-    yield meta("thread_name", chain, _lane(chain, 0, 0), {"name": "what held up what"})
-
-
-def _lane(core: int, engine: int, waits: int, port: int = 0) -> int:
-    """Thread id of a lane; ports after a DMA's first have ids above the 14 that every core has."""
-    lane = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MAX_PORTS + port
-    return (core + 1) * _LANES + lane
-
-
 # --- events ------------------------------------------------------------------------------------------------------
 
 
-def _events(
-    run: Timeline, head: str, start: Ints, end: Ints, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Ints]
-) -> Iterator[str]:
-    """Complete events, many to a piece.  head: category, process and lane; texts: `name` and arguments that are JSON string contents."""
-    if not len(start):
-        return
-    begin, stop = nanoseconds(start, run.machine.clock_hz), nanoseconds(end, run.machine.clock_hz)
-    arguments = [f'"{key}":"%s"' for key in texts if key != "name"] + [f'"{key}":%d' for key in numbers]
-    form = f'{{"ph":"X",{head},"ts":%d.%03d,"dur":%d.%03d,"name":"%s","args":{{{",".join(arguments)}}}}}'
-    times = [x for value in (begin, stop - begin) for x in np.divmod(value, 1000)]
-    text_columns = [texts[key] for key in texts if key != "name"]
-    columns = [*(c.tolist() for c in times), texts["name"], *text_columns, *(c.tolist() for c in numbers.values())]
-    for first in range(0, len(start), _CHUNK):
-        part = [column[first : first + _CHUNK] for column in columns]
-        yield ",\n".join([form] * len(part[0])) % tuple(chain.from_iterable(zip(*part, strict=True)))
+def _chunks(rows: Ints) -> list[Ints]:
+    return [rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK)]
 
 
-def _work(run: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """A complete event per instruction, lane by lane and kind by kind."""
+def _slices(
+    run: Timeline, category: str, lane: tuple[int, int], start: Ints, end: Ints, name: Texts, kinds: Sequence[tuple[Ints, Arguments]]
+) -> Slices:
+    """lane: number of its group, and its own."""
+    return Slices(category, *lane, nanoseconds(start, run.machine.clock_hz), nanoseconds(end, run.machine.clock_hz), name, kinds)
+
+
+def _work(run: Timeline, names: _Names, core: int) -> Iterator[Event]:
+    """An event per instruction, lane by lane."""
     for engine in list(Engine)[: Engine.SCALAR]:
-        queue = run.queues[core * len(Engine) + engine]
+        queue = run.queues[core * ENGINES + engine]
         queue = queue[run.work[queue]]
-        op, port = run.code[queue, isa.OP], np.where(run.transfer[queue], run.port[queue], -1)  # -1: no DDR memory
-        for value in np.unique(op):
-            for lane in np.unique(port[op == value]).tolist():
-                rows = queue[(op == value) & (port == lane)]
-                texts, numbers = _details(run, Op(int(value)), rows)
-                common_numbers = {
-                    "segment": run.segment[rows],
-                    "block": names.block[rows],
-                    "instruction": rows - run.stream_start[core],
-                    "start_cycle": run.start[rows],
-                    "cycles": run.end[rows] - run.start[rows],
-                }
-                shown = {"name": names.work(rows), "operator": names.operator(rows)} | texts
-                head = f'"cat":"{engine.name}","pid":{core + 1},"tid":{_lane(core, engine, 0, max(0, lane))}'
-                yield from _events(run, head, run.start[rows], run.end[rows], shown, common_numbers | numbers)
+        port = np.where(run.transfer[queue], run.port[queue], 0)
+        for number in np.unique(port).tolist():
+            rows = queue[port == number]
+            for some in _chunks(rows[np.lexsort((run.end[rows], run.start[rows]))]):
+                kind = run.code[some, isa.OP] * 2 + run.transfer[some]
+                kinds = []
+                for key in np.unique(kind).tolist():
+                    events = np.flatnonzero(kind == key)
+                    alike = some[events]
+                    common: dict[str, Column] = {
+                        "operator": names.operator(alike),
+                        "segment": run.segment[alike],
+                        "block": run.block[alike],
+                        "instruction": alike - run.stream_start[core],
+                        "start_cycle": run.start[alike],
+                        "cycles": run.end[alike] - run.start[alike],
+                    }
+                    kinds.append((events, common | _details(run, Op(key // 2), alike)))
+                lane = core + 1, _lane(core, engine, 0, number)
+                yield _slices(run, engine.name, lane, run.start[some], run.end[some], names.work(some), kinds)
 
 
-def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]], Columns]:
+def _details(run: Timeline, op: Op, rows: Ints) -> dict[str, Column]:
     """Arguments of a kind of instruction; addresses in bytes."""
     code = run.code[rows].astype(np.int64)
 
     def address(word: int) -> Ints:
         return code[:, word] * BLOCK_BYTES
 
-    def memory(word: int) -> Sequence[str]:
-        some = [m.name for m in Memory]
-        return [some[i] for i in code[:, word].tolist()]
-
     dtype = code[:, isa.DTYPE]
-    types = [DataType(value).name for value in dtype.tolist()]
-    texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST), "type": types}
     lanes, n0 = isa.TYPE_LANES[dtype], isa.COLUMNS[dtype]
-    numbers: Columns = {}
+    texts: dict[str, Column] = {"from": Texts(_MEMORIES, code[:, isa.SRC]), "to": Texts(_MEMORIES, code[:, isa.DST])}
+    texts["type"] = Texts(_TYPES, dtype)
+    numbers: dict[str, Column] = {}
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": address(isa.C_LENGTH)}
         # cycles that DDR transfers lose: to the background load, then to other DMAs
@@ -226,9 +206,9 @@ def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]
             "transpose": code[:, isa.R_TRANSPOSE],
         }
     elif op == Op.MMAD:
-        mixed = (code[:, isa.M_RIGHT] != 0) & (code[:, isa.M_RIGHT] != dtype)
-        for i in np.flatnonzero(mixed).tolist():
-            types[i] += f" x {DataType(int(code[i, isa.M_RIGHT])).name}"
+        right = code[:, isa.M_RIGHT]
+        mixed = (right != 0) & (right != dtype)
+        texts["type"] = Texts(_PRODUCTS, np.where(mixed, (dtype + 1) * len(_TYPES) + right, dtype))
         m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * n0
         numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": address(isa.S1)}
     elif op == Op.MMAD_IM2COL:
@@ -251,123 +231,132 @@ def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]
         }
     if op != Op.VFILL:
         numbers["from_at"] = address(isa.S0)
-    return texts, numbers | {"to_at": address(isa.D)}
+    return texts | numbers | {"to_at": address(isa.D)}
 
 
-def _issue(run: Timeline, names: _Names, core: int) -> Iterator[str]:
+def _issue(run: Timeline, names: _Names, core: int) -> Iterator[Event]:
     """Events of the scalar unit: consecutive instructions of one operator and block are one event."""
-    if run.machine.issue_cycles == 0:
-        return
     first, stop = int(run.stream_start[core]), int(run.stream_start[core + 1])
-    if first == stop:
+    if run.machine.issue_cycles == 0 or first == stop:
         return
     step, end = np.column_stack((run.code[first:stop, isa.TAG], run.block[first:stop])), run.dispatch[first:stop]
     start = end - run.machine.issue_cycles
     new = np.flatnonzero(np.concatenate(([True], (step[1:] != step[:-1]).any(axis=1) | (start[1:] != end[:-1]))))
     last = np.concatenate((new[1:], [len(end)])) - 1
-    rows = new + first
-    texts = {"name": [f"{name}: issue" for name in names.places(rows)]}
-    numbers = {
-        "segment": run.segment[rows],
-        "block": names.block[rows],
-        "instruction": new,
-        "instructions": last - new + 1,
-        "start_cycle": start[new],
-        "cycles": end[last] - start[new],
-    }
-    head = f'"cat":"SCALAR","pid":{core + 1},"tid":{_lane(core, Engine.SCALAR, 0)}'
-    yield from _events(run, head, start[new], end[last], texts, numbers)
+    for some in _chunks(np.arange(len(new))):
+        begin, final = new[some], last[some]
+        rows = begin + first
+        arguments: Arguments = {
+            "segment": run.segment[rows],
+            "block": run.block[rows],
+            "instruction": begin,
+            "instructions": final - begin + 1,
+            "start_cycle": start[begin],
+            "cycles": end[final] - start[begin],
+        }
+        lane = core + 1, _lane(core, Engine.SCALAR, 0)
+        yield _slices(run, "SCALAR", lane, start[begin], end[final], names.issues(rows), [(np.arange(len(some)), arguments)])
 
 
-def _waits(run: Timeline, names: _Names, stalls: Stalls, core: int) -> Iterator[str]:
+def _waits(run: Timeline, names: _Names, core: int) -> Iterator[Event]:
     """Events of waiting engines: one per stall, with the cause in its name."""
-    engines = [engine.name for engine in Engine]
+
+    def text(cause: int, engine: int, source_core: int) -> str:
+        source = Engine(engine).name + (f" of core {source_core}" if source_core >= 0 else "") if engine >= 0 else ""
+        return _CAUSES[Cause(cause)] + source
+
+    stalls = run.stalls
+    queue = stalls.core * ENGINES + stalls.engine
     for engine in Engine:
-        for cause in Cause:
-            matches = np.flatnonzero((stalls.core == core) & (stalls.engine == engine) & (stalls.cause == cause))
-            rows, source = stalls.row[matches], [engines[e] for e in stalls.source_engine[matches].tolist()]
-            far = stalls.source_core[matches] != core
-            source = [
-                f"{name} of core {c}" if f else name
-                for name, c, f in zip(source, stalls.source_core[matches].tolist(), far.tolist(), strict=True)
-            ]
-            texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(matches), "operator": names.operator(rows)}
-            numbers = {
-                "segment": run.segment[rows],
-                "block": names.block[rows],
-                "instruction": rows - run.stream_start[core],
-                "start_cycle": stalls.start[matches],
-                "cycles": stalls.end[matches] - stalls.start[matches],
-            }
-            # the work before the SET; -1 without work
-            if cause == Cause.FLAG:
-                work_before = stalls.source_row[matches]
-                texts["set_after"] = [
-                    name if row >= 0 else "" for name, row in zip(names.work(np.maximum(work_before, 0)), work_before.tolist(), strict=True)
-                ]
-                numbers["flag"] = run.code[rows, isa.FLAG_ID].astype(np.int64)
-                numbers["from_core"] = stalls.source_core[matches]
-            head = f'"cat":"stall","pid":{core + 1},"tid":{_lane(core, engine, 1)}'
-            yield from _events(run, head, stalls.start[matches], stalls.end[matches], texts, numbers)
+        first, stop = np.searchsorted(queue, core * ENGINES + engine + np.arange(2))
+        for some in _chunks(np.arange(first, stop)):
+            other_core = np.where(stalls.source_core[some] != core, stalls.source_core[some], -1)
+            name = distinct_texts(text, stalls.cause[some], stalls.source_engine[some], other_core)
+            kinds = []
+            for cause in Cause:
+                events = np.flatnonzero(stalls.cause[some] == cause)
+                alike = some[events]
+                rows = stalls.row[alike]
+                arguments: dict[str, Column] = {
+                    "cause": Texts([cause.name.lower()], np.zeros(len(rows), np.int64)),
+                    "operator": names.operator(rows),
+                    "segment": run.segment[rows],
+                    "block": run.block[rows],
+                    "instruction": rows - run.stream_start[core],
+                    "start_cycle": stalls.start[alike],
+                    "cycles": stalls.end[alike] - stalls.start[alike],
+                }
+                if cause == Cause.FLAG:
+                    # the work before the SET; -1 without work
+                    work_before = stalls.source_row[alike]
+                    work = names.work(np.maximum(work_before, 0))
+                    arguments["set_after"] = Texts([*work.choices, ""], np.where(work_before >= 0, work.number, len(work.choices)))
+                    arguments["flag"] = run.code[rows, isa.FLAG_ID].astype(np.int64)
+                    arguments["from_core"] = stalls.source_core[alike]
+                kinds.append((events, arguments))
+            yield _slices(run, "stall", (core + 1, _lane(core, engine, 1)), stalls.start[some], stalls.end[some], name, kinds)
 
 
 _CAUSES = {
-    Cause.FLAG: lambda source: [f"waits for {name}" for name in source],
-    Cause.LATENCY: lambda source: ["waits for DDR latency"] * len(source),
-    Cause.ISSUE: lambda source: ["waits for issue"] * len(source),
-    Cause.QUEUE: lambda source: [f"waits for room in the queue of {name}" for name in source],
+    Cause.FLAG: "waits for ",
+    Cause.LATENCY: "waits for DDR latency",
+    Cause.ISSUE: "waits for issue",
+    Cause.QUEUE: "waits for room in the queue of ",
 }
 
 
-def _longest(run: Timeline, names: _Names) -> Iterator[str]:
+def _longest(run: Timeline, names: _Names, group: int) -> Iterator[Event]:
     """Events of the critical chain; consecutive links of one operator, engine and cause are one event."""
     chain = critical_chain(run)
-    rows = np.maximum(chain.row, 0)
-    kind = (
-        np.column_stack([np.where(chain.row >= 0, run.operator[rows], -1), chain.engine, chain.cause])
-        if len(run.code)
-        else chain.engine[:0]
-    )
-    if not len(kind):
+    if not len(run.code) or not len(chain.row):
         return
+    rows = np.maximum(chain.row, 0)
+    operator = np.where(chain.row >= 0, run.operator[rows], -1)
+    kind = np.column_stack([operator, chain.engine, chain.cause])
     # links of one operator, engine and cause become one event
     new = np.flatnonzero(np.concatenate(([True], (kind[1:] != kind[:-1]).any(axis=1))))
     last = np.concatenate((new[1:], [len(kind)])) - 1
-    start, end = chain.start[new], chain.end[last]
-    engines, causes = [Engine(e).name for e in chain.engine[new].tolist()], chain.cause[new].tolist()
-    activities = [engine if cause == WORK else f"{engine} {WAITS[Cause(cause)]}" for engine, cause in zip(engines, causes, strict=True)]
-    operator_names = names.operator(rows[new])
-    operators = [name if row >= 0 else "" for name, row in zip(operator_names, chain.row[new].tolist(), strict=True)]
-    shown = [f"{name}: {activity}" if name else activity for name, activity in zip(operators, activities, strict=True)]
-    texts = {"name": shown, "engine": engines, "operator": operators}
-    numbers = {
-        "segment": run.segment[rows[new]],
-        "instruction": rows[new] - run.stream_start[run.core[rows[new]]],
-        "links": last - new + 1,
-        "start_cycle": start,
-        "cycles": end - start,
-    }
-    pid = run.cores + 2
-    yield from _events(run, f'"cat":"chain","pid":{pid},"tid":{_lane(pid, 0, 0)}', start, end, texts, numbers)
+
+    def text(number: int, engine: int, cause: int) -> str:
+        activity = Engine(engine).name + ("" if cause == WORK else f" {WAITS[Cause(cause)]}")
+        return f"{names.operators[number]}: {activity}" if number >= 0 else activity
+
+    for some in _chunks(np.arange(len(new))):
+        begin, final = new[some], last[some]
+        start, end, first = chain.start[begin], chain.end[final], rows[begin]
+        arguments: Arguments = {
+            "engine": Texts([engine.name for engine in Engine], chain.engine[begin]),
+            "operator": Texts([*names.operators, ""], np.where(operator[begin] >= 0, operator[begin], len(names.operators))),
+            "segment": run.segment[first],
+            "instruction": first - run.stream_start[run.core[first]],
+            "links": final - begin + 1,
+            "start_cycle": start,
+            "cycles": end - start,
+        }
+        name = distinct_texts(text, operator[begin], chain.engine[begin], chain.cause[begin])
+        yield _slices(run, "chain", (group, _lane(group, 0, 0)), start, end, name, [(np.arange(len(some)), arguments)])
 
 
-def _segments(run: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """Events of segments, from the start of the first work to the end of the last."""
-    for rows in _grouped(np.flatnonzero(run.work & (run.core == core)), run.segment):
-        number = int(run.segment[rows[0]])
-        operators = np.unique(run.operator[rows]).tolist()
+def _spans(run: Timeline, names: _Names, core: int) -> Iterator[Event]:
+    """Events of segments and, in segments with several, of blocks, from the start of the first work to the end of the last.
+
+    Blocks of one number have one name: viewers show them in one row.
+    """
+
+    def span(category: str, key: int, rows: Ints, name: str, arguments: Mapping[str, int]) -> AsyncSlice:
+        start, end = int(run.start[rows].min()), int(run.end[rows].max())
+        begin_ns, end_ns = nanoseconds(np.array([start, end]), run.machine.clock_hz).tolist()
+        cycles = {"start_cycle": start, "cycles": end - start}
+        return AsyncSlice(category, core << 48 | key, core + 1, _lane(core, 0, 0), name, begin_ns, end_ns, {**arguments, **cycles})
+
+    work = np.flatnonzero(run.work & (run.core == core))
+    for rows in _grouped(work, run.segment):
+        number, operators = int(run.segment[rows[0]]), np.unique(run.operator[rows]).tolist()
         inside = names.operators[operators[0]] + (f" .. {names.operators[operators[-1]]}" if len(operators) > 1 else "")
-        head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}"'
-        yield from _asynchronous(run, core, rows, head, f"segment {number}: {inside}", f'"operators":{len(operators)}')
-
-
-def _blocks(run: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """Events of blocks, in segments with several.  Blocks of one number have one name: viewers show them in one row."""
-    segment = run.segment
-    for rows in _grouped(np.flatnonzero(run.work & (run.core == core) & names.many), segment << 32 | names.block & 0xFFFFFFFF):
-        number, block = int(segment[rows[0]]), int(names.block[rows[0]])
-        head = f'"cat":"block","id":"0x{core:x}{number & 0xFFFF:04x}{block & 0xFFFFFFFF:08x}"'
-        yield from _asynchronous(run, core, rows, head, f"block {block}", f'"segment":{number},"block":{block}')
+        yield span("segment", number, rows, f"segment {number}: {inside}", {"operators": len(operators)})
+    for rows in _grouped(work[names.many[work]], run.segment << 32 | run.block):
+        number, block = int(run.segment[rows[0]]), int(run.block[rows[0]])
+        yield span("block", number << 32 | block, rows, f"block {block}", {"segment": number, "block": block})
 
 
 def _grouped(rows: Ints, key: Ints) -> list[Ints]:
@@ -377,23 +366,7 @@ def _grouped(rows: Ints, key: Ints) -> list[Ints]:
     return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1) if len(rows) else []
 
 
-def _asynchronous(run: Timeline, core: int, rows: Ints, head: str, name: str, args: str) -> Iterator[str]:
-    """Begin and end events of a group of work rows.  head: category and id."""
-    start, end = int(run.start[rows].min()), int(run.end[rows].max())
-    where = f'{head},"pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
-    for phase, cycle in (("b", start), ("e", end)):
-        us, ns = divmod(int(nanoseconds(np.array([cycle]), run.machine.clock_hz)[0]), 1000)
-        ending = f',"args":{{{args},"start_cycle":{start},"cycles":{end - start}}}}}' if phase == "b" else "}"
-        yield f'{{"ph":"{phase}",{where},"ts":{us}.{ns:03d}{ending}'
-
-
-def _counter(run: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:
+def _counter(run: Timeline, group: int, name: str, steps: Steps, unit: str, scale: float | None = None) -> Counter:
     steps = limit_points(steps, MAX_POINTS)
-    if not len(steps.cycle):
-        return
-    us, ns = (column.tolist() for column in np.divmod(nanoseconds(steps.cycle, run.machine.clock_hz), 1000))
-    value: NDArray[Any] = steps.value * scale
-    digits = "%d" if unit == "bytes" else "%.6g"
-    form = f'{{"ph":"C","pid":{pid},"name":{json.dumps(name)},"ts":%d.%03d,"args":{{"{unit}":{digits}}}}}'
-    flat = tuple(chain.from_iterable(zip(us, ns, value.tolist(), strict=True)))
-    yield (",\n" + ",\n".join([form] * len(us)) % flat).encode()
+    values = steps.value if scale is None else np.asarray(steps.value * scale, np.float64)
+    return Counter(group, name, unit, nanoseconds(steps.cycle, run.machine.clock_hz), values)

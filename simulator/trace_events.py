@@ -1,37 +1,114 @@
-"""Common parts of Chrome trace files: the frame around the events, names of lanes, time.
+"""Events of a trace, as its writers read them: `simulator.trace_json` and `simulator.trace_perfetto`.
 
-Times are microseconds with three decimals (a nanosecond is Perfetto's grain).  Format: "Trace Event Format", Google, 2016.
+A trace is facts and a sequence of events.  Groups and lanes are declared before their events, and viewers show them in the order of
+declaration.  Events of a lane come in order of time and do not overlap; spans may overlap.  Times are nanoseconds, the grain of viewers.
 """
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.timing_state import Ints
 
-CLOSING = b"\n]}\n"
-_GZIP_WBITS = zlib.MAX_WBITS | 16  # a header of gzip, and the largest window, 2^15 bytes
 _EXACT_CLOCK_HZ = 1 << 33  # up to here a remainder of a second, in cycles, times 10^9 fits int64
 
 
-def opening(about: Mapping[str, Any]) -> bytes:
-    """The text before the first event.  about: metadata of the file (JSON values)."""
-    return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n'.encode()
+class Texts(NamedTuple):
+    """A text for each event: choices[number]."""
+
+    choices: Sequence[str]
+    number: Ints
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Texts:
+        return cls(texts, np.arange(len(texts)))
 
 
-def event(**values: Any) -> str:
-    """One event as a line of its own."""
-    return json.dumps(values, separators=(",", ":"))
+Floats = NDArray[np.float64]  # NaN: none
+Column = Ints | Floats | Texts
+Arguments = Mapping[str, Column]
 
 
-def meta(kind: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
-    """A metadata event: name or sort index of a process or a lane."""
-    return event(ph="M", name=kind, pid=pid, tid=tid, args=args)
+class Group(NamedTuple):
+    """Lanes that belong together, as of a core.  group: its number in the file, from 1."""
+
+    group: int
+    name: str
+
+
+class Lane(NamedTuple):
+    """lane: a number of the whole file, since some viewers need different ones in all groups."""
+
+    group: int
+    lane: int
+    name: str
+
+
+class Slices(NamedTuple):
+    """Events of a lane.  kinds: events that have the same arguments, as numbers of events, with their arguments."""
+
+    category: str
+    group: int
+    lane: int
+    begin_ns: Ints
+    end_ns: Ints
+    name: Texts
+    kinds: Sequence[tuple[Ints, Arguments]]
+
+
+class AsyncSlice(NamedTuple):
+    """One event that may overlap others of its category.  key: differs within the category."""
+
+    category: str
+    key: int
+    group: int
+    lane: int
+    name: str
+    begin_ns: int
+    end_ns: int
+    arguments: Mapping[str, int]
+
+
+class Instant(NamedTuple):
+    """One event without length."""
+
+    category: str
+    group: int
+    lane: int
+    name: str
+    instant_ns: int
+    arguments: Mapping[str, int | str]
+
+
+class Counter(NamedTuple):
+    """A step function: values from each time on."""
+
+    group: int
+    name: str
+    unit: str
+    step_ns: Ints
+    values: Ints | Floats
+
+
+Event = Group | Lane | Slices | AsyncSlice | Instant | Counter
+
+
+class Trace(NamedTuple):
+    """about: facts of the file, JSON values without lists."""
+
+    about: Mapping[str, Any]
+    events: Iterable[Event]
+
+
+def count_events(event: Event) -> int:
+    """Number of events; declarations are none."""
+    if isinstance(event, Slices):
+        return len(event.begin_ns)
+    return len(event.step_ns) if isinstance(event, Counter) else isinstance(event, AsyncSlice | Instant)
 
 
 def nanoseconds(cycle: Ints, clock_hz: int) -> Ints:
@@ -42,11 +119,3 @@ def nanoseconds(cycle: Ints, clock_hz: int) -> Ints:
     else:
         fraction_ns = np.rint(remainder / clock_hz * 1e9)
     return np.asarray(seconds * 1_000_000_000 + fraction_ns, np.int64)
-
-
-def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Compressed chunks; equal input gives equal bytes: no time and no name in the header."""
-    compressor = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WBITS)
-    for chunk in chunks:
-        yield compressor.compress(chunk)
-    yield compressor.flush()

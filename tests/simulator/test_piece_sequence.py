@@ -21,7 +21,8 @@ from simulator.runtime import Runtime
 from simulator.subgraph_sequence import bound_of_all, simulate_all, sum_timings
 from simulator.timeline import Timeline, join_timelines, timeline
 from simulator.timing import prepare, program_bound, simulate, simulate_trace
-from simulator.trace import chrome_trace
+from simulator.trace import trace_run
+from simulator.trace_json import write_json
 from tests.messages import naming
 from tests.programs import memory_map, random_program
 
@@ -101,7 +102,7 @@ def _some(s, mask):  # type: ignore[no-untyped-def]
 def test_trace_of_a_sequence_is_read_as_usual(runs: list[Timeline]) -> None:
     t = join_timelines(runs, COUNTS)
     names = [f"op{i}" for i in range(8)]
-    events = json.loads(b"".join(chrome_trace(t, names)))["traceEvents"]
+    events = json.loads(b"".join(write_json(trace_run(t, names))))["traceEvents"]
     work = [e for e in events if e["ph"] == "X" and e["cat"] not in ("stall", "SCALAR", "chain")]
     assert len(work) == int((t.work & (t.engine < 6)).sum())
     assert max(e["args"]["start_cycle"] + e["args"]["cycles"] for e in work) <= t.cycles

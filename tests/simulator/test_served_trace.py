@@ -11,7 +11,8 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine_file import load_machine
 from simulator.runtime import ServedRun
-from simulator.served_trace import served_trace
+from simulator.served_trace import trace_served
+from simulator.trace_json import write_json
 
 TINY = load_machine("tiny").model_copy(update={"clock_hz": 1_000_000})  # a cycle is a microsecond
 LOAD = ContentionTrace.of([(0, SHARE_UNIT), (15, SHARE_UNIT // 4), (60, SHARE_UNIT)])
@@ -20,7 +21,7 @@ LOAD = ContentionTrace.of([(0, SHARE_UNIT), (15, SHARE_UNIT // 4), (60, SHARE_UN
 def read(load: ContentionTrace = LOAD) -> dict[str, Any]:
     columns = ((0, 14, 37), (14, 23, 23), (0, 1, 1), (5, 20, 20), (10, 0, 40))
     served = ServedRun(("light", "heavy"), *(np.array(column, np.int64) for column in columns))
-    value = json.loads(b"".join(served_trace(served, load, TINY, {"trace": "by hand"})))
+    value = json.loads(b"".join(write_json(trace_served(served, load, TINY, {"trace": "by hand"}))))
     assert isinstance(value, dict)
     return value
 

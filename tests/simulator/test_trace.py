@@ -28,8 +28,9 @@ from simulator.npu.parts import DMAS, DataType, Engine, Memory
 from simulator.npu.program import Code, Program
 from simulator.timeline import merge_intervals, timeline
 from simulator.timing import simulate
-from simulator.trace import chrome_trace
-from simulator.trace_events import gzipped
+from simulator.trace import trace_run
+from simulator.trace_file import gzipped
+from simulator.trace_json import write_json
 from tests.models import small_model
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -47,7 +48,7 @@ KEYS = {
 
 
 def read(p: Program, machine: Machine, at: Level = NO_CONTENTION, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
-    value = json.loads(b"".join(chrome_trace(timeline(p, machine, at), operators, about)))
+    value = json.loads(b"".join(write_json(trace_run(timeline(p, machine, at), operators, about))))
     assert isinstance(value, dict)
     return value
 
@@ -80,7 +81,7 @@ def compiled() -> Program:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     t = timeline(small(), TINY.model_copy(update={"issue_cycles": 1}), NO_CONTENTION)
-    golden("small.trace.json", b"".join(chrome_trace(t, ("relu", 'conv "1" 100%ü'), {"level": "none"})).decode())
+    golden("small.trace.json", b"".join(write_json(trace_run(t, ("relu", 'conv "1" 100%ü'), {"level": "none"}))).decode())
 
 
 def test_every_event_has_what_its_phase_needs() -> None:
@@ -263,7 +264,7 @@ def test_a_program_of_nothing() -> None:
 
 
 def test_compression_is_the_same_bytes_every_time() -> None:
-    pieces = list(chrome_trace(timeline(small(), TINY, NO_CONTENTION)))
+    pieces = list(write_json(trace_run(timeline(small(), TINY, NO_CONTENTION))))
     data = b"".join(gzipped(pieces))
     assert data == b"".join(gzipped(pieces))
     assert gzip.decompress(data) == b"".join(pieces)

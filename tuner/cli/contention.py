@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
 from simulator.runtime import ServedRun
-from simulator.served_trace import served_trace
+from simulator.served_trace import trace_served
 from simulator.terminal import print_line
 from simulator.thresholds import Thresholds
+from simulator.trace_events import Trace
 from tuner.cli.options import LoadOptions
 from tuner.cli.text import finite_or_none, print_json, print_table, ratio
 
@@ -53,13 +54,13 @@ def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json
         _print(report, runs.trace, thresholds)
 
 
-def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Iterable[bytes], str]:
-    """Serve the inferences with the controller: trace events of the variants' runs, and a line that describes them."""
+def trace_inferences(path: Path, load: LoadOptions, level: str | None) -> tuple[Trace, str]:
+    """Serve the inferences with the controller: the trace, and a line that describes it."""
     runs, header = _runs(path, load, level)
     served = runs.chosen()
-    events = served_trace(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **header})
+    trace = trace_served(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **header})
     policy = header["controller"] if runs.level is None else f"static {runs.level}"
-    return events, f"{policy}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
+    return trace, f"{policy}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
 
 
 def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:

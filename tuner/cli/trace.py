@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,18 @@ from simulator.terminal import print_line
 from tuner.cli.group import FILE
 from tuner.cli.options import Compiled, LoadOptions
 
+if TYPE_CHECKING:
+    from simulator.trace_events import Event, Trace
+
 app = new_app()
 
 
 @app.command()
 def trace(
     compiled: Compiled,
-    out: Annotated[Path, FILE, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
+    out: Annotated[
+        Path, FILE, typer.Option(metavar="T.pftrace|T.json[.gz]", help="The trace: Perfetto's protobuf or Chrome's JSON, by its name.")
+    ],
     level: Annotated[
         str | None, typer.Option(metavar="L", help="Contention level; the first one unless given. With --controller static: what runs.")
     ] = None,
@@ -29,45 +34,46 @@ def trace(
 ) -> None:
     contended = load.given()
 
-    if not out.name.endswith((".json", ".json.gz")):
-        raise BadInputError(f"--out {out}: a trace is called .json, or .json.gz to have it compressed")
+    if not out.name.removesuffix(".gz").endswith((".pftrace", ".json")):
+        raise BadInputError(f"--out {out}: a trace is called .pftrace or .json, with .gz behind it to have it compressed")
     if contended:
-        from tuner.cli.contention import served_events
+        from tuner.cli.contention import trace_inferences
 
-        pieces, description = served_events(compiled, load, level)
+        contents, description = trace_inferences(compiled, load, level)
     else:
-        pieces, description = _instructions(compiled, level)
-    events = _write(out, pieces)
+        contents, description = _trace_variant(compiled, level)
+    events = _write(out, contents)
     print_line(f"{out}: {description}, {events:,} events, {out.stat().st_size:,} bytes")
-    print_line("open it in https://ui.perfetto.dev or chrome://tracing")
+    print_line(f"open it in https://ui.perfetto.dev{'' if '.pftrace' in out.suffixes else ' or chrome://tracing'}")
 
 
-def _instructions(path: Path, level: str | None) -> tuple[Iterable[bytes], str]:
-    """Events of a variant, and a line that describes them."""
+def _trace_variant(path: Path, level: str | None) -> tuple[Trace, str]:
+    """The trace of a variant, and a line that describes it."""
     from simulator.bundle.read import read_model
-    from simulator.trace import chrome_trace
+    from simulator.trace import trace_run
 
     compiled = read_model(path)
     level = level if level is not None else compiled.levels[0]
     timeline = compiled.timeline(level)
     compiled.check_cycles(level, timeline.cycles)
     header = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
-    events = chrome_trace(timeline, [operator.name for operator in compiled.operators], header)
-    return events, f"level {level}, {timeline.cycles:,} cycles, {len(timeline.code):,} instructions"
+    variant = trace_run(timeline, [operator.name for operator in compiled.operators], header)
+    return variant, f"level {level}, {timeline.cycles:,} cycles, {len(timeline.code):,} instructions"
 
 
-def _write(out: Path, pieces: Iterable[bytes]) -> int:
-    """Write events, compressed if the name ends in .gz; returns their count: each is a line, after a comma except the first."""
+def _write(out: Path, contents: Trace) -> int:
+    """Write a trace in the format that its name says; returns the number of events."""
     from simulator.npu.files import atomic_write
-    from simulator.trace_events import gzipped
+    from simulator.trace_events import count_events
+    from simulator.trace_file import trace_chunks
 
-    events = 1
+    events = 0
 
-    def chunks() -> Iterable[bytes]:
+    def counted() -> Iterator[Event]:
         nonlocal events
-        for piece in pieces:
-            events += piece.count(b",\n{")
-            yield piece
+        for event in contents.events:
+            events += count_events(event)
+            yield event
 
-    atomic_write(out, gzipped(chunks()) if out.name.endswith(".gz") else chunks())
+    atomic_write(out, trace_chunks(contents._replace(events=counted()), out.name))
     return events

@@ -290,8 +290,8 @@ def test_a_trace_of_the_inferences(compiled: Path, tmp_path: Path, capsys: pytes
         assert main(["trace", str(compiled), *words, "--out", str(out)]) == 0
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
     value = json.loads(plain.read_text())
-    printed = capsys.readouterr().out
-    assert f"150 inferences, {result['cycles']:,} cycles, {result['switches']:,} switches, {len(value['traceEvents']):,} events" in printed
+    printed, count = capsys.readouterr().out, sum(event["ph"] in "XiC" for event in value["traceEvents"])
+    assert f"150 inferences, {result['cycles']:,} cycles, {result['switches']:,} switches, {count:,} events" in printed
     inferences = [e for e in value["traceEvents"] if e["ph"] == "X"]
     assert len(inferences) == 150
     spent = {name: sum(e["args"]["cycles"] for e in inferences if e["name"] == name) for name in ("none", "severe")}
@@ -324,7 +324,7 @@ def test_a_trace_says_what_is_wrong(
     assert main(["trace", str(compiled), *words, "--out", str(tmp_path / "t.json")]) == 2
     assert found in capsys.readouterr().err
     assert main(["trace", str(compiled), "--trace", "step:1", "--out", str(tmp_path / "t.txt")]) == 2
-    assert ".json.gz" in capsys.readouterr().err
+    assert "a trace is called .pftrace or .json" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -18,6 +18,7 @@ from simulator.npu.container import program
 from simulator.npu.container_file import decode
 from simulator.npu.machine_file import configs_folder, load_machine
 from simulator.onnx_container import read_container
+from tests.perfetto_reader import read_perfetto
 from tuner.measure.macs import program_macs
 
 LEVELS = ("none", "slight", "severe")
@@ -80,13 +81,17 @@ def test_trace(cli, compiled, tmp_path):
     assert code == 0
     value = json.loads(plain.read_text())
     assert f"level severe, {value['otherData']['cycles']:,} cycles" in out
-    assert f"{len(value['traceEvents']):,} events" in out
+    assert f"{sum(event['ph'] in 'XbC' for event in value['traceEvents']):,} events" in out
     assert value["otherData"]["level"] == "severe"
     names = {event["args"]["operator"] for event in value["traceEvents"] if event.get("cat") == "CUBE"}
     assert names <= {operator.name for operator in decode(read_container(compiled)).operators}
     assert names
     assert cli("trace", compiled, "--level", "severe", "--out", packed)[0] == 0
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    protobuf = tmp_path / "t.pftrace"
+    assert cli("trace", compiled, "--level", "severe", "--out", protobuf)[1].replace("t.pftrace", "t.json").split(" events")[0] in out
+    read = read_perfetto(protobuf.read_bytes())
+    assert sum(map(len, read.slices.values())) == sum(event["ph"] in "Xb" for event in value["traceEvents"])
     first = tmp_path / "first.json"
     assert cli("trace", compiled, "--out", first)[0] == 0
     assert json.loads(first.read_text())["otherData"]["level"] == "none"
@@ -95,7 +100,8 @@ def test_trace(cli, compiled, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--out", "t.txt"), ".json.gz"),
+        (("--out", "t.txt"), "a trace is called .pftrace or .json"),
+        (("--out", "t.gz"), "a trace is called .pftrace or .json"),
         (("--out", "missing/t.json"), "missing"),
         (("--level", "heavy", "--out", "t.json"), "none, slight, severe"),
     ],
