@@ -1,6 +1,7 @@
 """Traffic through a hardware L2 (`Machine.l2`): bytes that DDR has to give or take for each transfer of a program.
 
-The model depends on the order of access and on footprints only, never on times.  So levels and schedules of one program have one traffic.
+The model depends on the order of access and on footprints only, never on times.  So levels and schedules of one program have one traffic,
+but for levels that grant a part of the cache.
 
 * Order.  The i-th transfers of all cores in a segment are one *round*; rounds come one after the other, in a round reads and writes of
   core 0 first.  Cores with equal shares are in step, so this is their order in time.
@@ -157,12 +158,19 @@ def count_draws(
 
 
 def count_traffic(
-    machine: Machine, blocks: int, access: Ints, core: Ints, segment: Ints, place: Ints, warm: bool = False
+    machine: Machine,
+    blocks: int,
+    access: Ints,
+    core: Ints,
+    segment: Ints,
+    place: Ints,
+    warm: bool = False,
+    l2_bytes: int | None = None,
 ) -> tuple[Ints, L2Traffic]:
     """Bus units, int64 [n], that fills of each transfer draw, and what they move in all.
 
     blocks: of the program's DDR.  access: see the table at the top; rounds are filled in.  core, segment, place: int64 [n], of each
-    transfer, and where it is in the core's stream.
+    transfer, and where it is in the core's stream.  l2_bytes: granted part of the cache; None: all of it.
     """
     l2 = machine.l2
     assert l2 is not None
@@ -172,7 +180,7 @@ def count_traffic(
     ordered, drawn, totals = access[order], np.zeros(len(access), np.int64), np.zeros(4, np.int64)
     for run in range(1 + warm):
         drawn[:] = totals[[_READ, _WRITTEN]] = 0
-        count_draws(ordered, *state, totals, _stay_table(), line, l2.bytes // l2.line_bytes, run * (len(access) + 1), drawn)
+        count_draws(ordered, *state, totals, _stay_table(), line, (l2_bytes or l2.bytes) // l2.line_bytes, run * (len(access) + 1), drawn)
     read, written = (totals[[_READ, _WRITTEN]] * l2.line_bytes // _UNIT).tolist()
     of_transfer = np.empty_like(drawn)
     of_transfer[order] = drawn * l2.line_bytes
@@ -209,7 +217,7 @@ def split_draws(machine: Machine, transfers: Transfers, moved: Ints, drawn: Ints
     return units, hits
 
 
-def draws_of(program: Program, machine: Machine, bus: tuple[Ints, ...], warm: bool = False) -> Draws:
+def draws_of(program: Program, machine: Machine, bus: tuple[Ints, ...], warm: bool = False, l2_bytes: int | None = None) -> Draws:
     """Draws of all transfers.  bus: per stream, `Price.bus`.  Raises `ProgramError` for a transfer too large for the event loop."""
     streams = [find_transfers(code) for code in program.streams]
     segments = [
@@ -218,7 +226,7 @@ def draws_of(program: Program, machine: Machine, bus: tuple[Ints, ...], warm: bo
     counts = [len(of_stream.row) for of_stream in streams]
     access, place = np.concatenate([of_stream.access for of_stream in streams]), np.concatenate([of_stream.row for of_stream in streams])
     core = np.repeat(np.arange(len(counts)), counts)
-    drawn, traffic = count_traffic(machine, program.memory.size_blocks, access, core, np.concatenate(segments), place, warm)
+    drawn, traffic = count_traffic(machine, program.memory.size_blocks, access, core, np.concatenate(segments), place, warm, l2_bytes)
     drawn_units, hit_cycles = [], []
     parts = np.split(drawn, np.cumsum(counts)[:-1])
     for number, (code, moved, of_stream, of_core) in enumerate(zip(program.streams, bus, streams, parts, strict=True)):

@@ -97,10 +97,12 @@ def measure_rows(
 ) -> tuple[VariantRow, ...]:
     """Simulate every variant at every share of the grid (in 1/65536); its programs run in sequence.  needs: need of each variant; None: 0.
 
-    Each share has the latency of `Machine.load_latency`.
+    Each share has the latency of `Machine.load_latency` and the L2 of `Machine.l2_bytes_at`.
     """
     machine, rows = next(iter(variants.values()))[0].machine, []
-    levels = [Level.of_units(share, machine.load_latency(share)) for share in grid]
+    levels = [
+        Level(share=share / SHARE_UNIT, latency_cycles=machine.load_latency(share), l2_bytes=machine.l2_bytes_at(share)) for share in grid
+    ]
     for name, programs in variants.items():
         runs = [simulate_all(programs, machine, level) for level in levels]
         size = sum(p.ddr_read_bytes + p.ddr_write_bytes for p in programs)

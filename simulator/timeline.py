@@ -124,7 +124,7 @@ class Timeline:
 
 def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
     """Run a program at a contention level.  Raises as `timing.simulate`."""
-    prepared = prepare(program, machine)
+    prepared = prepare(program, machine).behind(level.l2_bytes)
     timing = simulate(prepared, machine, level, record=True)
     assert timing.recorded is not None
     code = np.concatenate(program.streams)

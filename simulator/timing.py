@@ -32,7 +32,7 @@ n DMA ports, below min(cap, turned port // n), so with sB the port at a share an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -68,7 +68,7 @@ _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
 
 @dataclass(frozen=True)
 class Prepared:
-    """Program in the form of the event loop; independent of the level.
+    """Program in the form of the event loop; independent of the level, but for the L2 that a level grants (`behind`).
 
     word: int64 [n], entries in queue order, and queue_start: int64 [cores * 7 + 1] (see `timing_state`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
@@ -77,6 +77,7 @@ class Prepared:
     computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, if no core has work for both; None: must be
     simulated.
     constants: int64 [PORT], see `timing_state`.  l2: traffic behind the machine's L2, if it has one.
+    source: program, and whether it is warm, on a machine with levels that grant a part of its L2; l2_bytes: that part, None for all of it.
     """
 
     machine: Machine
@@ -96,6 +97,9 @@ class Prepared:
     computes_apart: int | None
     constants: Ints
     l2: L2Traffic | None = None
+    source: tuple[Program, bool] | None = None
+    l2_bytes: int | None = None
+    smaller: dict[int, Prepared] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -114,6 +118,14 @@ class Prepared:
             path_table(machine), engine_cycles, int(bus_units.sum()), None if any(map(all, computing)) else sum(map(sum, computing)),
             constants(machine), l2,
         )  # fmt: skip
+
+    def behind(self, l2_bytes: int | None) -> Prepared:
+        """The same program where that much of the L2 is granted; None: all of it."""
+        if self.source is None or l2_bytes is None:
+            return self
+        if l2_bytes not in self.smaller:
+            self.smaller[l2_bytes] = prepare(self.source[0], self.machine, self.source[1], l2_bytes)
+        return self.smaller[l2_bytes]
 
     @property
     def cores(self) -> int:
@@ -258,10 +270,10 @@ def _fill(
     return -1
 
 
-def prepare(program: Program, machine: Machine, warm: bool = False) -> Prepared:
+def prepare(program: Program, machine: Machine, warm: bool = False, l2_bytes: int | None = None) -> Prepared:
     """Price every record, sort records into their queues and match WAITs with SETs.
 
-    warm: of a machine with an L2, whether the same program has run just before (`l2_traffic`).
+    warm: of a machine with an L2, whether the same program has run just before (`l2_traffic`).  l2_bytes: granted part of it; None: all.
     The program must be legal (`Program.verify`); faults that would make the event loop unsafe are refused here too (`ProgramError`).
     """
     cores = len(program.streams)
@@ -289,7 +301,7 @@ def prepare(program: Program, machine: Machine, warm: bool = False) -> Prepared:
     cursor = queue_start[:-1].copy()
     totals = np.zeros((5, queues), np.int64)
     prices = None if machine.l2 is None else [price(code, machine) for code in program.streams]
-    draws = None if prices is None else draws_of(program, machine, tuple(cost.bus for cost in prices), warm)
+    draws = None if prices is None else draws_of(program, machine, tuple(cost.bus for cost in prices), warm, l2_bytes)
     for core, code in enumerate(program.streams):
         for start in range(0, len(code), _CHUNK):
             rows = code[start : start + _CHUNK]
@@ -308,7 +320,9 @@ def prepare(program: Program, machine: Machine, warm: bool = False) -> Prepared:
             np.add.at(totals[2], core * ENGINES + code[:, _ENGINE], units)
     read, written = totals[3:].sum(axis=1).tolist()
     traffic = None if draws is None else draws.traffic
-    return Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written, traffic)
+    prepared = Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written, traffic)
+    has_parts = l2_bytes is None and any(level.l2_bytes is not None for level in machine.contention.values())
+    return replace(prepared, source=(program, warm) if has_parts else None, l2_bytes=l2_bytes)
 
 
 def _state(prepared: Prepared, record: bool) -> State:
@@ -413,7 +427,7 @@ def simulate(
 
     Raises `DeadlockError`, `ProgramError`, `BadInputError`.
     """
-    prepared = _as_prepared(program, machine)
+    prepared = _as_prepared(program, machine).behind(level.l2_bytes)
     if shared and rate_divisor != 1:
         raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
     share, latency = level.share_units, level.latency_cycles
@@ -435,16 +449,17 @@ def simulate_levels(program: Program | Prepared, machine: Machine, levels: Seque
     timings = {}
     for name in names:
         level = machine.contention[name]
-        timings[name] = _run(prepared, state, level_load(machine, level.share_units, level.latency_cycles, prepared.cores), record=False)
+        load = level_load(machine, level.share_units, level.latency_cycles, prepared.cores)
+        timings[name] = _run(prepared.behind(level.l2_bytes), state, load, record=False)
     return timings
 
 
 def simulate_trace(program: Program | Prepared, machine: Machine, trace: ContentionTrace, *, record: bool = False) -> Timing:
     """Run a program under a changing background load; cycles of the trace count from the program's start.
 
-    A share adds the latency of `Machine.load_latency`.
+    A share adds the latency of `Machine.load_latency`; the first one grants the L2 of `Machine.l2_bytes_at`.
     """
-    prepared = _as_prepared(program, machine)
+    prepared = _as_prepared(program, machine).behind(machine.l2_bytes_at(trace.share_units[0]))
     shares, inverse = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
     rates = np.stack([shared_rates(machine, int(share), prepared.cores) for share in shares])[inverse]
     latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[inverse]
@@ -472,7 +487,7 @@ def program_bound(program: Program | Prepared, machine: Machine, level: Level = 
     data phases nor start-ups of a port overlap), the scalar unit's issue cycles.  Bus: all bus units / port, as if it never turned;
     max(port, DMA ports), because a rate is never below one unit.
     """
-    prepared = _as_prepared(program, machine)
+    prepared = _as_prepared(program, machine).behind(level.l2_bytes)
     port = port_units(machine, level.share_units)
     busy, of_words = prepared.engine_cycles.copy(), prepared.constants[[columns.DRAWN_MASK, columns.HIT_SHIFT]].tolist()
     for core in range(prepared.cores):

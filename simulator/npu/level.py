@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
 LevelText = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]  # a file's name and a word on the command line
-GRANTED = ("l1_bytes", "shared_bytes", "cores")
+GRANTED = ("l1_bytes", "shared_bytes", "cores", "l2_bytes")
 MAX_LATENCY = 1 << 20  # cycles: a millisecond at 1 GHz, far beyond any queue of a memory controller
 
 
@@ -39,7 +39,8 @@ class Level(BaseModel):
     latency_cycles: latency of every transfer, added by queueing behind the background load.
 
     A controller estimates these two; grants are announced to it (`simulator.npu.grant`).  l1_bytes: of every core; shared_bytes: of the
-    memory that all cores share; cores: number of cores.  None: all that the machine has.
+    memory that all cores share; cores: number of cores.  l2_bytes: of the cache that hardware fills: a program takes longer with less, and
+    always fits.  None: all that the machine has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +50,7 @@ class Level(BaseModel):
     l1_bytes: Granted = None
     shared_bytes: Granted = None
     cores: Granted = None
+    l2_bytes: Granted = None
 
     @model_validator(mode="before")
     @classmethod
@@ -70,7 +72,7 @@ class Level(BaseModel):
     def __str__(self) -> str:
         """The share, the added latency in cycles, and the grants."""
         estimated = f"{self.share:g}" + (f" +{self.latency_cycles}" if self.latency_cycles else "")
-        named = (("L1", self.l1_bytes), ("shared", self.shared_bytes), ("cores", self.cores))
+        named = (("L1", self.l1_bytes), ("shared", self.shared_bytes), ("cores", self.cores), ("L2", self.l2_bytes))
         return " ".join([estimated, *(f"{name}={value}" for name, value in named if value is not None)])
 
 

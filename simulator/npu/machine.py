@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from simulator.npu.grant import Grant
-from simulator.npu.l2 import L2
+from simulator.npu.l2 import L2, LEAST_LINES
 from simulator.npu.level import Level, LevelText
 from simulator.npu.machine_parts import (
     DataPath,
@@ -143,15 +143,16 @@ class Machine(Spec):
 
     @model_validator(mode="after")
     def _grants_within(self) -> Self:
+        l2_bytes, line_bytes = (0, 1) if self.l2 is None else (self.l2.bytes, self.l2.line_bytes)
+        sizes = self.full_grant._asdict() | {"l2_bytes": l2_bytes}
+        units = dict.fromkeys(sizes, BLOCK_BYTES) | {"cores": 1, "l2_bytes": line_bytes}
         for name, level in self.contention.items():
-            for key, have in self.full_grant._asdict().items():
-                grant, unit = getattr(level, key), 1 if key == "cores" else BLOCK_BYTES
-                if grant is not None and (grant > have or grant % unit):
-                    accepted = (
-                        f"{'' if unit == 1 else f'multiples of {unit} '}up to {have}, what the machine has"
-                        if have
-                        else "none: there is no such memory"
-                    )
+            for key, have in sizes.items():
+                grant, unit = getattr(level, key), units[key]
+                least = LEAST_LINES * unit if key == "l2_bytes" else unit
+                if grant is not None and (not least <= grant <= have or grant % unit):
+                    steps = "" if unit == 1 else f"multiples of {unit} " + (f"from {least} " if least > unit else "")
+                    accepted = f"{steps}up to {have}, what the machine has" if have else "none: there is no such memory"
                     raise ValueError(f"contention.{name}.{key}: {grant}; accepted: {accepted}")
         return self
 
@@ -195,6 +196,11 @@ class Machine(Spec):
         """The memory and cores that a level grants."""
         spec = self.contention[level]
         return Grant(*(have if (value := getattr(spec, key)) is None else value for key, have in self.full_grant._asdict().items()))
+
+    def l2_bytes_at(self, share_units: int) -> int | None:
+        """L2 beside a background load that leaves a share: the least that levels of this share and above grant; None: all of it."""
+        sizes = [level.l2_bytes for level in self.contention.values() if level.share_units >= share_units and level.l2_bytes is not None]
+        return min(sizes, default=None)
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
         """Path between two memories; None if there is none."""

@@ -45,6 +45,8 @@ L2 = {"bytes": 1 << 16, "line_bytes": 512, "fill_bytes_per_cycle": 16}
 BEHIND_L2 = {
     f"l2-{cores}-cores": Machine.model_validate(load_machine(f"edge:cores={cores}").model_dump() | {"l2": L2}) for cores in (1, 2, 4)
 }
+GRANTED = {"none": 1.0, "slight": {"share": 0.5, "l2_bytes": 1 << 15}, "severe": {"share": 0.25, "l2_bytes": 1 << 15}}
+BEHIND_L2["l2-of-levels"] = Machine.model_validate(load_machine("edge").model_dump() | {"l2": L2, "contention": GRANTED})
 
 
 class Laid(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.ddr import ContentionTrace
 from simulator.l2_traffic import draws_of
 from simulator.npu import isa
 from simulator.npu.cycles import price
@@ -20,7 +21,8 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
-from simulator.timing import prepare, program_bound, simulate, simulate_levels
+from simulator.timeline import timeline
+from simulator.timing import prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.programs import copy, programs, record
 
 LINES, LINE = 64, 2  # capacity, blocks of a line
@@ -198,6 +200,39 @@ def test_a_level_scales_ddr_and_not_the_cache() -> None:
     (once, slower), (hits, too) = ([simulate(p, large, level).cycles for level in (none, severe)] for p in (first, again))
     assert slower - once == pytest.approx((share - 1) * 8, abs=2)  # 512 bytes at some 64, and at a quarter of it
     assert hits - once == too - slower
+
+
+@given(programs(TINY))
+def test_level_with_less_is_a_smaller_cache(program: Program) -> None:
+    shares = {"none": 1.0, "severe": 0.25}
+    granted = {"none": 1.0, "severe": {"share": 0.25, "l2_bytes": L2["bytes"]}}
+    machine, small, large = (
+        Machine.model_validate(TINY.model_dump() | {"contention": contention, "l2": L2 | {"bytes": factor * LINES * LINE * BLOCK_BYTES}})
+        for contention, factor in ((granted, 16), (shares, 1), (shares, 16))
+    )
+    timings, of_small, of_large = (simulate_levels(program, described) for described in (machine, small, large))
+    assert timings["none"].cycles == of_large["none"].cycles
+    assert timings["severe"].cycles == of_small["severe"].cycles
+    load = ContentionTrace.constant(machine.contention["severe"].share_units)
+    for prepared in (program, prepare(program, machine)):
+        severe = machine.contention["severe"]
+        assert simulate_trace(prepared, machine, load).cycles == simulate(prepared, machine, severe).cycles == timings["severe"].cycles
+        assert program_bound(prepared, machine, severe) == program_bound(program, small, small.contention["severe"])
+    assert timeline(program, machine, machine.contention["severe"]).cycles == timings["severe"].cycles
+
+
+def test_granted_part_evicts_earlier() -> None:
+    level = {"share": 1.0, "l2_bytes": L2["bytes"]}
+    machine = Machine.model_validate(FOUR.model_dump() | {"l2": L2 | {"bytes": 1 << 24}, "contention": {"none": 1.0, "other": level}})
+    program = program_of(machine, [load(0, LINES), load(0, LINES)])
+    prepared = prepare(program, machine)
+    assert prepared.l2 is not None
+    assert prepared.l2.read_bytes == pytest.approx(LINES * LINE * BLOCK_BYTES, rel=0.01)
+    smaller = prepared.behind(machine.contention["other"].l2_bytes).l2
+    assert smaller is not None
+    assert smaller.read_bytes > 1.4 * prepared.l2.read_bytes
+    timings = simulate_levels(prepared, machine)
+    assert timings["other"].cycles > timings["none"].cycles
 
 
 def test_words_have_their_limits() -> None:

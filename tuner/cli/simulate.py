@@ -112,7 +112,7 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     from simulator.subgraph_sequence import bound_of_all, simulate_all
 
     machine, condition = compiled.machine, compiled.level(level)
-    prepared = compiled.prepared(level)
+    prepared = [program.behind(condition.l2_bytes) for program in compiled.prepared(level)]
     shared_bytes = shared_traffic(stream for program in compiled.programs(level) for stream in program.streams)
     timing = simulate_all(prepared, machine, condition)
     compiled.check_cycles(level, timing.cycles)  # stale cycles in the file are an error

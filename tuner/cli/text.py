@@ -85,7 +85,7 @@ def print_levels(summary: Mapping[str, Any]) -> None:
 
 def _granted(ddr: Mapping[str, Any]) -> str:
     """Granted resources of a level of a summary, which lists only those below the machine's."""
-    units = (("l1_bytes", "B of L1"), ("shared_bytes", "B of shared memory"), ("cores", "cores"))
+    units = (("l1_bytes", "B of L1"), ("shared_bytes", "B of shared memory"), ("cores", "cores"), ("l2_bytes", "B of L2"))
     return ", ".join(f"{ddr[key]:,} {unit}" for key, unit in units if key in ddr)
 
 

@@ -39,14 +39,16 @@ class ProgramTimes(NamedTuple):
 class Timer:
     """Times of one program after the other, each computed from its first difference to the last program.
 
-    resuming: False: every program is timed from its beginning.
+    resuming: False: every program is timed from its beginning.  l2_bytes: granted part of the L2; None: all of it, and levels that grant
+    less have a timer of their own behind this one.
     """
 
-    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
+    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True, l2_bytes: int | None = None) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._synchroniser = Synchroniser(compiler.target_graph, compiler.synchroniser.footprints)
         self._preparer = Preparer()
-        self._l2_costs = None if clock.l2 is None else L2Costs(clock, compiler.target_graph.memory.size_blocks)
+        self._l2_costs = None if clock.l2 is None else L2Costs(clock, compiler.target_graph.memory.size_blocks, l2_bytes)
+        self._l2_bytes, self._smaller = l2_bytes, dict[int | None, Timer]()  # by the L2 that they have
         self._runs: dict[tuple[str, int], IncrementalRuns] = {}
         self._parts: list[ScheduledShare] = []
         self.instructions = 0  # number in the last program
@@ -59,7 +61,17 @@ class Timer:
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Times of the program with these parts, at some levels of the clock's machine."""
-        return self.simulated(self.scheduled(parts), levels)
+        self._parts, self.instructions = parts, _instructions(parts)
+        by_l2: dict[int | None, list[str]] = {}
+        for level in levels:
+            by_l2.setdefault(self._clock.contention[level].l2_bytes, []).append(level)
+        times: dict[str, ProgramTimes] = {}
+        for l2_bytes, names in by_l2.items():
+            timer = self
+            if l2_bytes != self._l2_bytes:
+                timer = self._smaller.setdefault(l2_bytes, Timer(self._compiler, self._clock, self._resuming, l2_bytes))
+            times |= timer.simulated(timer.scheduled(parts), names)
+        return times
 
     def scheduled(self, parts: list[ScheduledShare]) -> Schedule:
         """Valid until the next call."""

@@ -23,10 +23,10 @@ from simulator.timing_state import DRAWN_BITS
 
 
 class L2Costs:
-    """Costs on one machine, of programs with `blocks` blocks of DDR."""
+    """Costs on one machine, of programs with `blocks` blocks of DDR.  l2_bytes: granted part of the cache; None: all of it."""
 
-    def __init__(self, machine: Machine, blocks: int) -> None:
-        self._machine, self._blocks = machine, blocks
+    def __init__(self, machine: Machine, blocks: int, l2_bytes: int | None) -> None:
+        self._machine, self._blocks, self._l2_bytes = machine, blocks, l2_bytes
         self._costs = np.empty(0, np.int64)  # of the last schedule, whose table points to them
 
     def scheduled(self, schedule: Schedule, parts: Sequence[ScheduledShare]) -> Schedule:
@@ -40,7 +40,7 @@ class L2Costs:
             of_part = np.repeat(np.arange(len(parts)), counts)
             place = _find_places(schedule)[schedule.number[of_part, FIRST_INSTRUCTION] + joined.row]
             core, segment = (np.array(numbers)[of_part] for numbers in zip(*[(part.core, part.segment) for part in parts], strict=True))
-            drawn, _ = count_traffic(self._machine, self._blocks, joined.access, core, segment, place)
+            drawn, _ = count_traffic(self._machine, self._blocks, joined.access, core, segment, place, l2_bytes=self._l2_bytes)
             rows = first[of_part] + joined.row
             units, hits = split_draws(self._machine, joined, self._costs[rows], drawn, "a program's")
             self._costs[rows] = units | hits << DRAWN_BITS

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.level import GRANTED
 from tuner.log.dataset import DATASETS, completed, part_numbers, read_dataset, schema_version
 from tuner.log.part import part_name
 from tuner.log.part_counts import read_counts
@@ -76,7 +75,9 @@ STEPS: Steps = {
     "tasks": dict.fromkeys(range(1, SCHEMA_VERSION), MigrationStep()),
     "log": dict.fromkeys(range(1, SCHEMA_VERSION), MigrationStep())
     | {
-        2: MigrationStep(new_columns={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
+        2: MigrationStep(
+            new_columns={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in ("l1_bytes", "shared_bytes", "cores"))}
+        ),
         3: MigrationStep(new_columns=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
         4: MigrationStep(
             new_columns={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _no_drift},

@@ -49,11 +49,20 @@ def test_a_level_says_what_it_grants() -> None:
         ("contention.severe.cores=2", r"contention.severe.cores: 2; accepted: up to 1, what the machine has"),
         ("contention.severe.shared_bytes=64", r"contention.severe.shared_bytes: 64; accepted: none: there is no such memory"),
         ("contention.severe.memory=64", r"contention.severe.memory"),
+        ("contention.severe.l2_bytes=65536", r"contention.severe.l2_bytes: 65536; accepted: none: there is no such memory"),
     ],
 )
 def test_a_grant_that_there_cannot_be_is_refused(changes: str, said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         load_machine(f"edge:{changes}")
+
+
+@pytest.mark.parametrize("size", [1, 256, 512, 32256, 32769, 201326592 + 512])
+def test_refused_part_of_an_l2_names_accepted_ones(size: int) -> None:
+    said = rf"contention.severe.l2_bytes: {size}; accepted: multiples of 512 from 32768 up to 201326592, what the machine has"
+    with pytest.raises(BadInputError, match=said):
+        load_machine(f"ascend910b:contention.severe.l2_bytes={size}")
+    assert load_machine("ascend910b:contention.severe.l2_bytes=32768").l2_bytes_at(1) == 32768
 
 
 def test_program_needs_its_last_block_and_its_cores() -> None:

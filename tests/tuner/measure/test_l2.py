@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode, plan_of
@@ -16,8 +18,10 @@ from tuner.measure.npu_target import Npu
 LAUNCH = 5000
 
 
-def test_times_are_those_of_the_program() -> None:
-    machine = Machine.model_validate(machine_of(4, True).model_dump() | {"launch_cycles": LAUNCH})
+@pytest.mark.parametrize("granted", [{}, {"l2_bytes": 1 << 15}])
+def test_times_are_those_of_the_program(granted: dict[str, int]) -> None:
+    levels_of = {"none": 1.0, "severe": {"share": 0.25, **granted}}
+    machine = Machine.model_validate(machine_of(4, True).model_dump() | {"launch_cycles": LAUNCH, "contention": levels_of})
     target_graph = make_case(product(96, 64, 256), machine, DataType.float16).target_graph
     segment = decode(target_graph, Gene(0, 1, 2, cores=(0, 1, 2, 3), split="channels", parts=2))
     assert segment is not None
