@@ -59,6 +59,14 @@ class L2Traffic(NamedTuple):
     dirty_bytes: int
 
 
+class L2Start(NamedTuple):
+    """State before a program.  filled, dirty: so far, in 1/65536 of a line.  touched: int64 [lines], as in the table above."""
+
+    filled: int
+    dirty: int
+    touched: Ints
+
+
 class Draws(NamedTuple):
     """Per stream, int64 [instructions] each: bus units that a transfer draws from DDR, at least 1, and cycles of the L2 after them.  They
     are 0 for other records."""
@@ -166,11 +174,13 @@ def count_traffic(
     place: Ints,
     warm: bool = False,
     l2_bytes: int | None = None,
+    start: L2Start | None = None,
 ) -> tuple[Ints, L2Traffic]:
     """Bus units, int64 [n], that fills of each transfer draw, and what they move in all.
 
     blocks: of the program's DDR.  access: see the table at the top; rounds are filled in.  core, segment, place: int64 [n], of each
     transfer, and where it is in the core's stream.  l2_bytes: granted part of the cache; None: all of it.
+    start: None: cold.
     """
     l2 = machine.l2
     assert l2 is not None
@@ -178,6 +188,8 @@ def count_traffic(
     line = l2.line_bytes // BLOCK_BYTES
     state = np.full((5, -(-blocks // line) + 1), -1, np.int64)
     ordered, drawn, totals = access[order], np.zeros(len(access), np.int64), np.zeros(4, np.int64)
+    if start is not None:
+        totals[_FILLED], totals[_DIRTY], state[0] = start
     for run in range(1 + warm):
         drawn[:] = totals[[_READ, _WRITTEN]] = 0
         count_draws(ordered, *state, totals, _stay_table(), line, (l2_bytes or l2.bytes) // l2.line_bytes, run * (len(access) + 1), drawn)

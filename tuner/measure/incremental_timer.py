@@ -22,6 +22,7 @@ from simulator.npu.parts import Engine
 from simulator.timing_state import Ints
 from tuner.measure.incremental_prepare import Preparer
 from tuner.measure.l2_costs import L2Costs
+from tuner.measure.l2_warmth import WarmInputs
 
 KEPT = 4  # timers
 _INSTRUCTIONS = 1 << 21  # limit over all timers; an instruction takes some hundred bytes
@@ -40,15 +41,18 @@ class Timer:
     """Times of one program after the other, each computed from its first difference to the last program.
 
     resuming: False: every program is timed from its beginning.  l2_bytes: granted part of the L2; None: all of it, and levels that grant
-    less have a timer of their own behind this one.
+    less have a timer of their own behind this one.  alone: programs are segments, whose inputs an L2 may have (`l2_warmth`).
     """
 
-    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True, l2_bytes: int | None = None) -> None:
+    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True, l2_bytes: int | None = None, alone: bool = False) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._synchroniser = Synchroniser(compiler.target_graph, compiler.synchroniser.footprints)
         self._preparer = Preparer()
-        self._l2_costs = None if clock.l2 is None else L2Costs(clock, compiler.target_graph.memory.size_blocks, l2_bytes)
-        self._l2_bytes, self._smaller = l2_bytes, dict[int | None, Timer]()  # by the L2 that they have
+        self._l2_costs: L2Costs | None = None
+        if clock.l2 is not None:
+            inputs = WarmInputs(compiler.target_graph, l2_bytes or clock.l2.bytes, clock.l2.line_bytes) if alone else None
+            self._l2_costs = L2Costs(clock, compiler.target_graph.memory.size_blocks, l2_bytes, inputs)
+        self._alone, self._l2_bytes, self._smaller = alone, l2_bytes, dict[int | None, Timer]()  # by the L2 that they have
         self._runs: dict[tuple[str, int], IncrementalRuns] = {}
         self._parts: list[ScheduledShare] = []
         self.instructions = 0  # number in the last program
@@ -69,7 +73,7 @@ class Timer:
         for l2_bytes, names in by_l2.items():
             timer = self
             if l2_bytes != self._l2_bytes:
-                timer = self._smaller.setdefault(l2_bytes, Timer(self._compiler, self._clock, self._resuming, l2_bytes))
+                timer = self._smaller.setdefault(l2_bytes, Timer(self._compiler, self._clock, self._resuming, l2_bytes, self._alone))
             times |= timer.simulated(timer.scheduled(parts), names)
         return times
 

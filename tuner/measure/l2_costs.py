@@ -20,13 +20,17 @@ from simulator.l2_traffic import count_traffic, split_draws
 from simulator.npu.machine import Machine
 from simulator.npu.transfers import Transfers
 from simulator.timing_state import DRAWN_BITS
+from tuner.measure.l2_warmth import WarmInputs
 
 
 class L2Costs:
-    """Costs on one machine, of programs with `blocks` blocks of DDR.  l2_bytes: granted part of the cache; None: all of it."""
+    """Costs on one machine, of programs with `blocks` blocks of DDR.
 
-    def __init__(self, machine: Machine, blocks: int, l2_bytes: int | None) -> None:
-        self._machine, self._blocks, self._l2_bytes = machine, blocks, l2_bytes
+    l2_bytes: granted part of the cache; None: all of it.  inputs: of segments that are timed alone; None: a program, which begins cold.
+    """
+
+    def __init__(self, machine: Machine, blocks: int, l2_bytes: int | None, inputs: WarmInputs | None) -> None:
+        self._machine, self._blocks, self._l2_bytes, self._inputs = machine, blocks, l2_bytes, inputs
         self._costs = np.empty(0, np.int64)  # of the last schedule, whose table points to them
 
     def scheduled(self, schedule: Schedule, parts: Sequence[ScheduledShare]) -> Schedule:
@@ -40,7 +44,9 @@ class L2Costs:
             of_part = np.repeat(np.arange(len(parts)), counts)
             place = _find_places(schedule)[schedule.number[of_part, FIRST_INSTRUCTION] + joined.row]
             core, segment = (np.array(numbers)[of_part] for numbers in zip(*[(part.core, part.segment) for part in parts], strict=True))
-            drawn, _ = count_traffic(self._machine, self._blocks, joined.access, core, segment, place, l2_bytes=self._l2_bytes)
+            start = None if self._inputs is None else self._inputs.start(joined.access)
+            where = joined.access, core, segment, place
+            drawn, _ = count_traffic(self._machine, self._blocks, *where, l2_bytes=self._l2_bytes, start=start)
             rows = first[of_part] + joined.row
             units, hits = split_draws(self._machine, joined, self._costs[rows], drawn, "a program's")
             self._costs[rows] = units | hits << DRAWN_BITS

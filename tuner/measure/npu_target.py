@@ -53,7 +53,7 @@ class Npu:
         self._granted = {level: target_graph.machine.granted(level) for level in levels}
         # a segment's time is a part of a program's, which is launched once
         launched = self.clock if not self.clock.launch_cycles else self.clock.model_copy(update={"launch_cycles": 0})
-        self._segment_timer, self._programs = Timer(self.compiler, launched, False), Timers(self.compiler, self.clock, resuming)
+        self._segment_timer, self._programs = Timer(self.compiler, launched, False, alone=True), Timers(self.compiler, self.clock, resuming)
         same_machine = self.clock is target_graph.machine  # then a changed program can resume from an earlier one
         self._described = self._programs if same_machine else Timers(self.compiler, target_graph.machine, resuming)
         self._operators = tuple(spec.name for spec in target_graph.operators)
