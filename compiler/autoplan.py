@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.build import measure_plans, segment_cycles
+from compiler.build import measure_plans
 from compiler.cost.features import expected_cycles
 from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
@@ -22,6 +22,7 @@ from compiler.planner.persistent_choice import Measure, choose_by_measure, choos
 from compiler.planner.segmentation import Predict, Progress, cheapest_segmentations, estimate_predictor, ignore_progress
 from compiler.planner.tweaks import CHANGES, apply_if_fits, four_alive, move_share
 from compiler.segment.engine_split import divisible
+from compiler.segment_times import SegmentTimer
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, pins_of
 from compiler.space.operator_order import ordered
@@ -80,6 +81,7 @@ def _correct_by_simulation(
     each segment keeps the faster version.  VECTOR's share of depthwise convolutions is decided last.  That share affects which neighbours
     should be joined, so everything is done twice, without the share and with it, and the faster program is returned."""
 
+    timer = SegmentTimer(compiler, level)
     cached_cycles: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plan keys: genes may give equal plans
 
     @cache
@@ -89,12 +91,12 @@ def _correct_by_simulation(
             return None
         key = tuple([(segment.key, segment.same_end) for segment in plan.segments])
         if key not in cached_cycles:
-            cycles = _segment_cycles(compiler, plan, level)
+            cycles = timer.cycles(plan)
             cached_cycles[key] = None if isinstance(cycles, Infeasible) else cycles
             progress(f"{level}: {len(cached_cycles):,} programs simulated")
         return cached_cycles[key]
 
-    took = _segment_cycles(compiler, _plan(target_graph, genome), level)
+    took = timer.cycles(_plan(target_graph, genome))
     if isinstance(took, Infeasible):
         raise InfeasibleError(f"{target_graph.machine.name}: {took}")
     structures = Structures(target_graph)
@@ -286,11 +288,6 @@ def _plan(target_graph: TargetGraph, genome: Genome) -> Plan:
     plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible), "every gene fits"
     return plan
-
-
-def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.int64] | Infeasible:
-    program = compiler.compile(plan)
-    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.target_graph.machine, level, len(plan.segments))
 
 
 def _fastest(compiler: Compiler, target_graph: TargetGraph, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:

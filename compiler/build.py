@@ -13,9 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compiler.model import LoweredModel
 from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import Packed
@@ -28,7 +25,6 @@ from compiler.space.initial import layer_by_layer
 from compiler.target.level_limits import at_level
 from compiler.target.target_graph import TargetGraph
 from simulator.build_controller_table import controller_table
-from simulator.npu import isa
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.container_file import MAX_NAME, encode_chunks
 from simulator.npu.controller_table import ControllerTable
@@ -38,7 +34,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.onnx_names import Style
 from simulator.subgraph_sequence import sum_timings
-from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
+from simulator.timing import Timing, prepare, program_bound, simulate_levels
 
 
 def default_plan(target_graph: TargetGraph, level: str | None = None) -> Plan:
@@ -143,18 +139,6 @@ def measure_plans(
                 f"{where}: does not fit level {level} of {machine.name}: {shortage}; accepted: another plan for that level"
             )
     return {level: by_digest[plans[level].digest] for level in levels}
-
-
-def segment_cycles(program: Program, machine: Machine, level: str, segments: int) -> NDArray[np.int64]:
-    """Cycles by which each segment of a program ends later than all segments before it, int64 [segments]."""
-    if segments == 1:  # records of a large product would take gigabytes
-        return np.array([simulate(program, machine, machine.contention[level]).cycles])
-    recorded = simulate(program, machine, machine.contention[level], record=True).recorded
-    assert recorded is not None
-    ends = np.zeros(segments, np.int64)
-    for code, end in zip(program.streams, recorded.end, strict=True):
-        np.maximum.at(ends, isa.segment_of(code[:, isa.TAG].astype(np.int64)), end)
-    return np.diff(np.maximum.accumulate(ends), prepend=0)
 
 
 def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:

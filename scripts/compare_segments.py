@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from compiler.autoplan import quick_genomes  # noqa: E402
 from compiler.build import measure_plans  # noqa: E402
+from compiler.l2_warmth import WarmInputs  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible, Plan  # noqa: E402
 from compiler.planner.segmentation import estimate_predictor  # noqa: E402
@@ -42,7 +43,6 @@ from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.program import Program  # noqa: E402
 from simulator.timing import simulate  # noqa: E402
-from tuner.measure.l2_warmth import WarmInputs  # noqa: E402
 from tuner.measure.npu_target import Npu  # noqa: E402
 
 LEVEL = "none"

@@ -65,17 +65,18 @@ class Times(NamedTuple):
 class IncrementalRuns:
     """Runs at one level, of programs on `cores` cores.
 
-    resuming: False leaves no snapshots.
+    resuming: False leaves no snapshots.  record: whether runs have `ends`; they adopt no end of the last program then.
     """
 
-    def __init__(self, machine: Machine, level: Level, cores: int, resuming: bool = True) -> None:
+    def __init__(self, machine: Machine, level: Level, cores: int, resuming: bool = True, record: bool = False) -> None:
         self._cores = cores
         self._load = level_load(machine, level.share_units, level.latency_cycles, cores)
         self._port = constants(machine).copy()
         self._port[columns.STEPS] = len(self._load.rates)
+        self._port[columns.RECORD] = record
         dma = machine.dma.load_ports + machine.dma.store_ports
         ring = int(self._port[columns.RING])
-        self._state = columns.new_state(0, 0, cores, dma, ring, False)
+        self._state = columns.new_state(0, 0, cores, dma, ring, record)
         items = sum(len(array) for array in (self._state.unit, self._state.dma, self._state.ends))
         row = row_length(items, cores * ENGINES, machine.queue_depth)
         room = min(SNAPSHOTS, _BYTES // (8 * row)) if resuming else 0
@@ -92,7 +93,7 @@ class IncrementalRuns:
         words: end of the common prefix in each queue.  rows: end of the common prefix in each stream; the end of a stream counts as a row.
         suffix: the common suffix; None: unknown.
         """
-        self._alike, self._ran = suffix if self._ran else None, False
+        self._alike, self._ran = suffix if self._ran and not self._port[columns.RECORD] else None, False
         if not self._count:
             return
         unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
@@ -122,6 +123,11 @@ class IncrementalRuns:
         unit = state.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
         return Times(cycles, unit[:, :ENGINES, columns.MOVED].copy(), int(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].sum()))
 
+    @property
+    def ends(self) -> Ints:
+        """End of every entry of the last program (`timing.Recorded`), int64; the next run overwrites it."""
+        return self._state.record.reshape(-1, columns.ROW)[:, columns.END]
+
     def _before(self, program: Entries) -> tuple[CommonSuffix, PreviousRun]:
         """The common suffix and the previous run for the next one, and room for its own times, flags and snapshots.
 
@@ -131,7 +137,8 @@ class IncrementalRuns:
         state = self._state
         if len(program.word) > len(state.time) or program.slots > len(state.flag):
             slots = max(2 * program.slots, len(state.flag))
-            self._state = state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
+            record = np.empty(columns.ROW * len(program.word) if self._port[columns.RECORD] else 0, np.int64)
+            self._state = state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64), record=record)
             self._count, suffix = 0, None
         later_snapshots = self._snapshots[self._count : self._left].copy() if suffix is not None else self._nothing.snapshots
         if 2 * self._count > len(self._snapshots):

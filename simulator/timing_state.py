@@ -88,6 +88,7 @@ PATHS_OF = 2 << KIND_BITS  # length of one engine's part of PATHS
 PORT = PATHS + 2 * PATHS_OF
 
 DISPATCHED, START, END = range(3)
+ROW = END + 1  # columns of `record`
 
 
 class State(NamedTuple):
@@ -109,7 +110,7 @@ def new_state(instructions: int, slots: int, cores: int, ports: int, ring: int, 
         np.empty(cores * CORE, np.int64),
         np.empty(cores * ports * PORT_COLUMNS, np.int64),
         np.empty(cores * ports * (1 + ring), np.int64),
-        np.empty(3 * instructions if record else 0, np.int64),
+        np.empty(ROW * instructions if record else 0, np.int64),
     )
 
 

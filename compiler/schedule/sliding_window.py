@@ -116,34 +116,42 @@ def schedule_nodes(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, 
     operators, count, _ = cycles.shape
     length = cycles[:, :, _LOADS + 1 :].max(2)
     weight = np.zeros((operators, count), np.int64)
-    _weigh(length, edge, weight)
+    _weigh(length, edge[np.argsort(edge[:, 0], kind="stable")], weight)
     table = Timetable(*(np.empty(shape, np.int64) for shape in ((operators * count, 2), operators * count, operators * count)))
     weight_cycles = np.ascontiguousarray(cycles[:, :, _LOADS])  # weights and constants
-    _list(weight_cycles, load, reads, length, weight, edge, lane_of, window or 0, *table)
+    ordered = edge[np.argsort(edge[:, 1], kind="stable")]
+    readers, read_loads = np.nonzero(reads.T)
+    starts = tuple(np.searchsorted(rows, np.arange(operators + 1)) for rows in (ordered[:, 1], readers))
+    _list(weight_cycles, load, read_loads, length, weight, ordered, *starts, lane_of, window or 0, *table)
     return table
 
 
 @njit(cache=True)
 def _weigh(length: Ints, edge: Ints, weight: Ints) -> None:
-    """Fill weight, int64 [K, T]: the heaviest path to the sink."""
+    """Fill weight, int64 [K, T]: the heaviest path to the sink.  edge: by the operators that they leave."""
     operators, count = weight.shape
     for t in range(count - 1, -1, -1):
+        i = edge.shape[0] - 1
         for k in range(operators - 1, -1, -1):
             longest: Any = np.int64(0)
-            for i in range(edge.shape[0]):
-                if edge[i, 0] == k and edge[i, 3] != SLOT and t + edge[i, 2] < count:
+            while i >= 0 and edge[i, 0] == k:
+                if edge[i, 3] != SLOT and t + edge[i, 2] < count:
                     longest = max(longest, weight[edge[i, 1], t + edge[i, 2]])
+                i -= 1
             weight[k, t] = length[k, t] + longest
 
 
 @njit(cache=True)
-def _ready_cycles(edge: Ints, end: Ints, done: Ints, operator: int, iteration: int) -> tuple[Any, Any]:
-    """Ready cycles of a node: (for its work, for its loads), or (-1, -1) while a node before it is not scheduled."""
+def _ready_cycles(edge: Ints, first: int, stop: int, end: Ints, done: Ints, iteration: int) -> tuple[Any, Any]:
+    """Ready cycles of a node: (for its work, for its loads), or (-1, -1) while a node before it is not scheduled.
+
+    first, stop: range of the edges to its operator.
+    """
     ready: Any = np.int64(0)
     loads: Any = np.int64(0)
-    for i in range(edge.shape[0]):
+    for i in range(first, stop):
         before, earlier = edge[i, 0], iteration - edge[i, 2]
-        if edge[i, 1] != operator or earlier < 0:
+        if earlier < 0:
             continue
         if done[before] <= earlier:
             return np.int64(-1), np.int64(-1)
@@ -155,10 +163,14 @@ def _ready_cycles(edge: Ints, end: Ints, done: Ints, operator: int, iteration: i
 
 @njit(cache=True)
 def _list(
-    weight_cycles: Ints, load: Ints, reads: NDArray[np.bool_], length: Ints, weight: Ints, edge: Ints, lane_of: Ints, window: int,
-    nodes: Ints, begin: Ints, end_of: Ints,
+    weight_cycles: Ints, load: Ints, read_loads: Ints, length: Ints, weight: Ints, edge: Ints, edge_start: Ints, read_start: Ints,
+    lane_of: Ints, window: int, nodes: Ints, begin: Ints, end_of: Ints,
 ) -> None:  # fmt: skip
-    """Fill nodes, begin and end_of.  window: 0 is greedy."""
+    """Fill nodes, begin and end_of.  window: 0 is greedy.
+
+    edge: by the operators that they lead to.  read_loads: loads that operators read, by operators.  edge_start, read_start: int64
+    [operators + 1], ranges of both.
+    """
     operators, count = length.shape
     done = np.zeros(operators, np.int64)
     end = np.zeros((operators, count), np.int64)
@@ -176,7 +188,7 @@ def _list(
             t = done[k]
             if t == count or (window and t >= oldest + window):
                 continue
-            ready, slots = _ready_cycles(edge, end, done, k, t)
+            ready, slots = _ready_cycles(edge, edge_start[k], edge_start[k + 1], end, done, t)
             if ready < 0:
                 continue
             start, bus = max(ready, free[lane_of[k]]), max(loader, slots)
@@ -184,11 +196,11 @@ def _list(
                 start = max(start, retired[t - window])
             # a node's loads come in pieces while it works: it ends after them, but may begin before their end
             arrived: Any = np.int64(0)
-            for i in range(load.shape[0]):
-                if reads[i, k] and loaded[i, t] >= 0:
+            for i in read_loads[read_start[k] : read_start[k + 1]]:
+                if loaded[i, t] >= 0:
                     arrived = max(arrived, loaded[i, t])
                     start = max(start, issued[i, t])
-                elif reads[i, k]:
+                else:
                     bus += load[i, t]
                     arrived = max(arrived, bus)
             if weight_cycles[k, t]:
@@ -200,8 +212,8 @@ def _list(
             if not window:
                 break  # the operators before this one are done with all blocks
         t = done[best]
-        for i in range(load.shape[0]):
-            if reads[i, best] and loaded[i, t] < 0:
+        for i in read_loads[read_start[best] : read_start[best + 1]]:
+            if loaded[i, t] < 0:
                 loader = loaded[i, t] = max(loader, best_slots) + load[i, t]
                 issued[i, t] = best_start
         if weight_cycles[best, t]:

@@ -89,27 +89,58 @@ def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, ca
 
     spans, pairs: see `first_fit`.  tensors: number of buffers at the beginning that take the lowest free offset.  Every later buffer takes
     the free offset with the earliest last user, and of several such offsets the lowest.
+
+    Free offsets are 0 and the ends of buffers, in ascending order: blocked ranges of a buffer are merged once, so only offsets outside
+    them are compared with the buffers placed so far.
     """
-    for i in range(spans.shape[0]):
+    n = spans.shape[0]
+    by_offset, by_end = np.empty(n, np.int64), np.empty(n, np.int64)  # buffers placed so far
+    blocked = np.empty((n + 1, 2), np.int64)  # ranges in which buffers conflict with the next one, ascending and disjoint
+    for i in range(n):
         size, birth, death = spans[i]
-        best, since = np.int64(-1), np.int64(0)
-        for c in range(-1, i):  # offset 0, or the end of a buffer that is placed
-            offset = offsets[c] + spans[c, 0] if c >= 0 else np.int64(0)
-            if offset + size > capacity or (best >= 0 and offset >= best and (i < tensors or since < 0)):
+        ranges = 0
+        for p in range(i):
+            j = by_offset[p]
+            if not ((birth <= spans[j, 2] and spans[j, 1] <= death) or (pairs.size > 0 and pairs[i, j])):
                 continue
-            free, last = True, np.int64(-1)
-            for j in range(i):
-                if offsets[j] < offset + size and offset < offsets[j] + spans[j, 0]:
-                    if (birth <= spans[j, 2] and spans[j, 1] <= death) or (pairs.size > 0 and pairs[i, j]):
-                        free = False
-                        break
-                    if i >= tensors and spans[j, 1] < birth:
-                        last = max(last, spans[j, 2])
-            if free and (best < 0 or last < since or (last == since and offset < best)):
+            if ranges and offsets[j] <= blocked[ranges - 1, 1]:
+                blocked[ranges - 1, 1] = max(blocked[ranges - 1, 1], offsets[j] + spans[j, 0])
+            else:
+                blocked[ranges, 0], blocked[ranges, 1] = offsets[j], offsets[j] + spans[j, 0]
+                ranges += 1
+        best, since, r, tried = np.int64(-1), np.int64(0), 0, np.int64(-1)
+        for c in range(-1, i):  # offset 0, or the end of a buffer that is placed
+            offset = offsets[by_end[c]] + spans[by_end[c], 0] if c >= 0 else np.int64(0)
+            if offset + size > capacity:
+                break
+            while r < ranges and blocked[r, 1] <= offset:
+                r += 1
+            if offset == tried or (r < ranges and blocked[r, 0] < offset + size):
+                continue
+            tried, last = offset, np.int64(-1)
+            for p in range(i if i >= tensors else 0):
+                j = by_offset[p]
+                if offsets[j] >= offset + size or (best >= 0 and last >= since):
+                    break
+                if offset < offsets[j] + spans[j, 0] and spans[j, 1] < birth:
+                    last = max(last, spans[j, 2])
+            if best < 0 or last < since:
                 best, since = offset, last
+            if since < 0:
+                break
         if best < 0:
             return False
         offsets[i] = best
+        p = i
+        while p > 0 and offsets[by_offset[p - 1]] > best:
+            by_offset[p] = by_offset[p - 1]
+            p -= 1
+        by_offset[p] = i
+        p = i
+        while p > 0 and offsets[by_end[p - 1]] + spans[by_end[p - 1], 0] > best + size:
+            by_end[p] = by_end[p - 1]
+            p -= 1
+        by_end[p] = i
     return True
 
 

@@ -11,13 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.autoplan import _changed, _Timed, _turned, _with, quick_genomes, quick_plans
-from compiler.build import default_by_level, measure, segment_cycles
+from compiler.build import default_by_level, measure
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import ConvTiling, Infeasible, Plan
 from compiler.planner.segmentation import cheapest_segmentations, estimate_predictor
 from compiler.planner.tweaks import CHANGES, SLIDING, Change
 from compiler.segment.channel_splits import pass_counts, runs_with_passes
 from compiler.segment.pool_fusion import feed_refusal
+from compiler.segment_times import SegmentTimer
 from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts, working_cores
 from compiler.space.knobs import part_counts
@@ -62,7 +63,8 @@ def test_segments_add_up_to_the_program() -> None:
     plan = plans_of("edge")["slight"]
     program = model.compiler.compile(plan)
     assert not isinstance(program, Infeasible)
-    took = segment_cycles(program, model.machine, "slight", len(plan.segments))
+    took = SegmentTimer(model.compiler, "slight").cycles(plan)
+    assert not isinstance(took, Infeasible)
     whole = simulate(program, model.machine, model.machine.contention["slight"]).cycles
     assert (took >= 0).all()
     assert 0 <= whole - took.sum() <= whole // 100  # the last flags

@@ -15,6 +15,7 @@ from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import Infeasible
+from compiler.schedule.incremental_prepare import EVERY
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
 from compiler.target.target_graph import TargetGraph
@@ -36,7 +37,6 @@ from tests.everywhere import MACHINES
 from tests.models import light_model, random_model
 from tests.programs import programs
 from tests.properties.test_timing_properties import MACHINES as TIMED
-from tuner.measure.incremental_prepare import EVERY
 from tuner.measure.incremental_timer import Timer, Timers
 
 ROOM = 1 << 12  # entries of a queue

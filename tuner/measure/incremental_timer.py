@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from compiler.l2_costs import L2Costs
+from compiler.l2_warmth import WarmInputs
 from compiler.pipeline import Compiler, ScheduledShare
+from compiler.schedule.incremental_prepare import Preparer
 from compiler.schedule.stream_writer import Schedule
 from compiler.schedule.synchronize import Synchroniser
 from simulator.incremental_timing import IncrementalRuns, Times
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from simulator.timing_state import Ints
-from tuner.measure.incremental_prepare import Preparer
-from tuner.measure.l2_costs import L2Costs
-from tuner.measure.l2_warmth import WarmInputs
 
 KEPT = 4  # timers
 _INSTRUCTIONS = 1 << 21  # limit over all timers; an instruction takes some hundred bytes

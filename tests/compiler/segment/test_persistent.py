@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import compiler.planner.persistent_choice as holding_module
 from compiler.bound.bound import Bound
-from compiler.build import segment_cycles
 from compiler.dump.plan import plan_lines
 from compiler.dump.segments import segment_lines
 from compiler.pipeline import Compiler, with_starts
@@ -20,6 +19,7 @@ from compiler.plan.plan import Infeasible, Plan, parse_plan
 from compiler.planner.persistent_choice import choose_by_measure, choose_by_prediction
 from compiler.segment.border_tensors import border_names
 from compiler.segment.reorder import permute_to
+from compiler.segment_times import SegmentTimer
 from compiler.space.decode import decode_all
 from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome
@@ -186,10 +186,11 @@ def test_measured_holding_beats_nothing_and_all_that_fits() -> None:
     target_graph = case_of("dense_block", preset="edge").target_graph
     genome = singles(target_graph)
     every = holding(genome, cut_tensors(target_graph, genome))
-    asked = dict[Genome, int]()
+    asked, timer = dict[Genome, int](), SegmentTimer(Compiler(target_graph), "severe")
 
     def took(tried: Genome) -> NDArray[np.int64]:
-        found = segment_cycles(compiled(target_graph, planned(target_graph, tried)), target_graph.machine, "severe", len(tried))
+        found = timer.cycles(planned(target_graph, tried))
+        assert not isinstance(found, Infeasible)
         asked[tried] = int(found.sum())
         return found
 

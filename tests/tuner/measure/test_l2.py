@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.frontend import lower
+from compiler.l2_warmth import WarmInputs
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -21,7 +22,6 @@ from simulator.timing import simulate_levels
 from tests.compiled import make_case
 from tests.compiler.segment.test_grids import machine_of, product
 from tests.models import light_model
-from tuner.measure.l2_warmth import WarmInputs
 from tuner.measure.npu_target import Npu
 
 LAUNCH = 5000

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.l2_warmth import WarmInputs
 from compiler.pipeline import ScheduledShare
 from compiler.schedule.instruction_numbers import FIRST_INSTRUCTION
 from compiler.schedule.segment_accesses import Ints
@@ -20,7 +21,6 @@ from simulator.l2_traffic import count_traffic, split_draws
 from simulator.npu.machine import Machine
 from simulator.npu.transfers import Transfers
 from simulator.timing_state import DRAWN_BITS
-from tuner.measure.l2_warmth import WarmInputs
 
 
 class L2Costs:

@@ -11,6 +11,7 @@ from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
+from compiler.schedule.incremental_prepare import Preparer
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, Genome, block_counts
 from compiler.space.mutators import random_genome, repaired
@@ -20,7 +21,6 @@ from simulator.npu.parts import DataType
 from simulator.timing import prepare, simulate_levels
 from simulator.timing_state import KIND_MASK
 from tests.models import light_model
-from tuner.measure.incremental_prepare import Preparer
 from tuner.measure.incremental_timer import Timer
 
 

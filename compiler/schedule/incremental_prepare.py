@@ -208,13 +208,16 @@ def _lengths(parts: Ints, number: Ints, core: Bytes8, engine: Bytes8, edge_start
 
 
 class Preparer:
-    """Preparer of schedules, which keeps the entries of the previous one: it must get every schedule of one synchroniser, in order."""
+    """Preparer of schedules, which keeps the entries of the previous one: it must get every schedule of one synchroniser, in order.
+
+    places: int64 [parts + 1, queues], position of the first entry of every part of the last schedule, and the end.
+    """
 
     def __init__(self) -> None:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
         self._limit, self._cursors, self._slots_from = np.empty(0, np.int64), np.empty((0, 0), np.int64), np.empty(0, np.int64)
         self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # cursors; slots and sources of edges
-        self._places = np.empty((0, 0), np.int64)  # cursors before every part, and at the end
+        self.places = np.empty((0, 0), np.int64)
         # previous schedule: entries that may be overwritten, and ranges of its queues; engines of its streams, and ranges of its streams
         self._previous_word, self._previous_queues, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
         self._engine, self._streams = np.empty(0, np.uint8), np.empty((0, 2), np.int64)
@@ -258,7 +261,7 @@ class Preparer:
                 self._engine,
                 self._streams,
                 self._slots - slots_then,
-                self._places[-1] - self._places[plan.same_parts],
+                self.places[-1] - self.places[plan.same_parts],
                 np.array(plan.same_end, np.int64),
             )
         if len(self._engine) != len(plan.stream):
@@ -306,11 +309,11 @@ class Preparer:
         edges = schedule.edge_start, schedule.edge_from, schedule.edge_to, schedule.set_head, schedule.set_next, self._slot, self._source
         state = self._word, self._limit, self._queues[:, 1].copy(), cursor, changed_entry, self._cursors, self._slots_from
         places = np.empty((len(schedule.parts) + 1, len(self._limit)), np.int64)
-        previous_state = self._rows, self._previous_word, places, self._places
+        previous_state = self._rows, self._previous_word, places, self.places
         rows, self._slots = _fill_parts(
             schedule.parts, schedule.number, row, first_kept, schedule.core, schedule.engine, *edges, *state, *previous_state
         )
         if rows < 0:
             return None
-        self._queues[:, 1], self._rows, self._places = cursor, max(1, rows), places
+        self._queues[:, 1], self._rows, self.places = cursor, max(1, rows), places
         return np.where(changed_entry < 0, cursor, changed_entry)
