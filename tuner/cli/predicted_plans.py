@@ -16,18 +16,17 @@ from compiler.plan.plan import Plan, joined
 from compiler.planner.segmentation import Floats, Progress
 from simulator.terminal import say
 
-_LINE_EVERY_S = 10.0  # interval of progress lines
+_FIRST_LINE_S, _LINE_EVERY_S = 2.0, 10.0  # first progress line, and interval of the next ones
 
 
 def _now_and_then() -> Progress:
-    """Progress callback that prints at most one line per `_LINE_EVERY_S`."""
-    last = time.monotonic()
+    """Progress callback that prints a line after `_FIRST_LINE_S`, then at most one per `_LINE_EVERY_S`."""
+    next_s = time.monotonic() + _FIRST_LINE_S
 
     def report_line(line: str) -> None:
-        nonlocal last
-        now_s = time.monotonic()
-        if now_s - last >= _LINE_EVERY_S:
-            last = now_s
+        nonlocal next_s
+        if (now_s := time.monotonic()) >= next_s:
+            next_s = now_s + _LINE_EVERY_S
             say(line)
 
     return report_line

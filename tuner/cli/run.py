@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tuner.cli.checking import FileCheck
+    from tuner.verify.layer_errors import LayerError
 
 app = new_app()
 
@@ -39,20 +40,29 @@ def run(
         Path | None,
         typer.Option("--float", metavar="MODEL", help="With --check: the model before it was quantised; top-1 agreement and SQNR."),
     ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="With --check: errors of every tensor against float32, and the operator that adds most.")
+    ] = False,
     out: Annotated[Path | None, FILE, typer.Option(metavar="Y.npz", help="Write the outputs, float32 by name.")] = None,
     as_json: Json = False,
 ) -> int:
+    import numpy as np
+
     from simulator.feeds import load_feeds, npz_bytes
     from simulator.npu.files import atomic_write
     from simulator.session import InferenceSession
     from tuner.cli.checking import check_compiled
+    from tuner.cli.layer_table import layer_rows, print_layers
     from tuner.verify.check import random_feeds
+    from tuner.verify.layer_errors import layer_errors
 
     source = parse_input(given)
     if check and os.path.isdir(compiled):
         raise BadInputError(f"--check: {compiled} is a bundle, which has no model to compare with; check the compiled ONNX file")
     if floats is not None and not check:
         raise BadInputError(f"--float {floats}: expected together with --check")
+    if layers and not check:
+        raise BadInputError("--layers: expected together with --check")
     session = InferenceSession(compiled)
     on_npu = bool(session.compiled.pieces)
     if on_npu:
@@ -64,9 +74,12 @@ def run(
     except BadInputError as error:
         raise BadInputError(f"--input {given}: {error}") from None
     file_check: FileCheck | None = None
+    errors: tuple[LayerError, ...] = ()
     if check and on_npu and level is not None:
         file_check = check_compiled(compiled, session, feeds, [level], floats)
         outputs = file_check.outputs
+        if layers:
+            errors = layer_errors(compiled, session.compiled, {name: np.asarray(value) for name, value in feeds.items()}, level)
     else:
         names = [port.name for port in session.get_outputs()]
         outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
@@ -75,11 +88,14 @@ def run(
     described = {name: _described(value) for name, value in outputs.items()}
     if as_json:
         check_values = {} if file_check is None else {"check": {**file_check.rows()[file_check.levels[0].level], **file_check.told()}}
-        print_json({"level": level, "outputs": described, **check_values})
+        layer_values = {"layers": layer_rows(errors)} if layers else {}
+        print_json({"level": level, "outputs": described, **check_values, **layer_values})
     else:
         _print_outputs(described)
         if file_check is not None:
             file_check.show()
+        if errors:
+            print_layers(errors)
         if not on_npu:
             print_line("nothing of it runs on the NPU: onnxruntime ran all of it" + (", so there is nothing to check" if check else ""))
     return 0 if file_check is None or file_check.ok else 1

@@ -8,38 +8,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto
 
 from compiler.autoplan import quick_plans
-from compiler.build import containers_of, default_by_level, measure, package
+from compiler.build import default_by_level
 from compiler.diagnostics.float_range import out_of_range_lines
-from compiler.frontend import load_model
-from compiler.frontend.frames import frame_count
-from compiler.frontend.handlers.qdq_fusion import fuse_groups
-from compiler.frontend.handlers.to_graph import has_shape
-from compiler.frontend.lower import SUPPORTED
-from compiler.frontend.onnx_io.attributes import label
-from compiler.frontend.partition.support_check import check_support
-from compiler.model import LoweredModel, ModelSpec, lower_model
-from compiler.plan.plan import Plan
 from simulator.compiled import Compiled
 from simulator.npu.errors import TilefarmError
-from simulator.onnx_names import refill
 from simulator.session import InferenceSession
-from tuner.verify.fixed_point import apply_fixed_point, nodes_between
+from tuner.verify.body_parts import BodyParts, Plans
+from tuner.verify.fixed_point import apply_fixed_point
 from tuner.verify.reference import StoredTensors, run_reference
-from tuner.verify.reference_body import expand_bodies
 from tuner.verify.values import TensorComparison, compare_values
-
-Plans = Callable[[LoweredModel], Mapping[str, Plan]]
 
 
 @dataclass(frozen=True)
@@ -63,13 +48,8 @@ def first_wrong(
 
     body: a file with the model.  failed_outputs: names of outputs of the compiled file that failed the check.
     """
-    model = onnx.load(body)
-    frames = frame_count(model)
-    pieces = expand_bodies(model)
-    npu_tensors = {name for piece in pieces for k in piece.nodes for name in model.graph.node[k].output}
-    model = load_model(model, where=str(body))
-    search = _Search(model, ModelSpec(body, compiled.machine, compiled.dtype, frames=frames), feeds, level)
-    names = search.tensors(npu_tensors)
+    search = _Search(BodyParts(body, compiled, level), feeds)
+    names = search.parts.names
     fault = search.first(names, default_by_level)
     bad = max((names.index(name) for name in failed_outputs if name in names), default=-1)
     if fault is None and bad >= 0 and (fault := search.first([names[bad]], quick_plans)) is not None:
@@ -83,45 +63,24 @@ def first_wrong(
 
 
 class _Search:
-    def __init__(self, model: ModelProto, source: ModelSpec, feeds: Mapping[str, NDArray[Any]], level: str) -> None:
-        self.model, self.source, self.feeds, self.level = model, source, feeds, level
-        graph = model.graph
-        self.types = {item.name: item for item in (*graph.value_info, *graph.output) if has_shape(item)}
-        self.makers = {name: label(node) for node in graph.node for name in node.output}
-
-    def tensors(self, npu_tensors: set[str]) -> list[str]:
-        """Tensors among `npu_tensors` that the host can receive, in graph order; of a group of nodes only its outputs."""
-        groups = fuse_groups(self.model)
-        self.makers |= {name: label(node) for node in groups.model.graph.node for name in node.output}
-        outputs = [(members, name) for node, members in zip(groups.model.graph.node, groups.members, strict=True) for name in node.output]
-        outputs = [(members, name) for members, name in outputs if name in npu_tensors and name in self.types]
-        unsupported = check_support(self._truncate([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
-        return [name for members, name in outputs if members.isdisjoint(unsupported)]
-
-    def _truncate(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
-        """Model with other outputs, and only the nodes that they need."""
-        part = deepcopy(self.model)
-        refill(part.graph.output, (self.types[name] for name in names))
-        refill(part.graph.node, nodes)
-        return part
+    def __init__(self, parts: BodyParts, feeds: Mapping[str, NDArray[Any]]) -> None:
+        self.parts, self.feeds = parts, feeds
 
     def first(self, names: Sequence[str], plans: Plans) -> FirstWrong | None:
         """First wrong tensor if the model ends in these tensors; None without one, or if this part cannot be compiled."""
-        model = self._truncate(names, nodes_between(self.model.graph.node, set(), set(names)))
         try:
-            lowered = lower_model(self.source, model)
-            measured = measure(lowered, {self.level: plans(lowered)[self.level]})
             with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
                 path = Path(folder) / "anew.onnx"
-                package(lowered, containers_of(lowered, measured), path)
+                lowered = self.parts.compile(self.parts.up_to(names), plans, path)
                 session = InferenceSession(path)
                 expected = apply_fixed_point(
                     run_reference(path, self.feeds, StoredTensors.of(session.compiled)), session.compiled, path, self.feeds
                 )
-                compared = compare_values(session, self.feeds, expected, self.level).compared
+                compared = compare_values(session, self.feeds, expected, self.parts.level).compared
         except TilefarmError:  # this compiler or onnxruntime may reject a part
             return None
-        weights = tuple(out_of_range_lines(lowered.weights_beyond, self.source.dtype))
+        weights = tuple(out_of_range_lines(lowered.weights_beyond, self.parts.source.dtype))
         return next(
-            (FirstWrong(self.makers[name], name, comparison, weights) for name, comparison in compared.items() if not comparison.ok), None
+            (FirstWrong(self.parts.makers[name], name, comparison, weights) for name, comparison in compared.items() if not comparison.ok),
+            None,
         )
