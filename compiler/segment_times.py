@@ -39,8 +39,8 @@ class SegmentTimer:
         key = len(schedule.lengths), len(plan.segments) > 1  # records of a large product would take gigabytes
         if key not in self._runs:
             self._runs[key] = IncrementalRuns(self._machine, self._level, key[0], record=key[1])
-        for other, runs in self._runs.items():
-            runs.set_common_parts(words, rows, None) if other == key else runs.forget()
+        for run_key, runs in self._runs.items():
+            runs.set_common_parts(words, rows, None) if run_key == key else runs.forget()
         cycles = self._runs[key].run(program).cycles
         if not key[1]:
             return np.array([cycles])

@@ -63,6 +63,7 @@ class HostNodeSummary(_Part):
     refused: True if it is unsupported (reason: `why`); False if it is supported, but outside the partition.  macs: null if unknown.
     mac_share: share of the model's multiply-accumulates; null if unknown, or if there are none.
     least_us: microseconds at the rates of the machine's host; null in summaries of earlier versions.
+    accepted: the change that would bring it to the NPU; empty in summaries of earlier versions.
     """
 
     node: str
@@ -72,6 +73,7 @@ class HostNodeSummary(_Part):
     macs: int | None
     mac_share: float | None
     least_us: float | None = None
+    accepted: str = ""
 
 
 class TensorSummary(_Part):
@@ -311,6 +313,7 @@ class Summary(SummaryHeader):
         (), description="models that proposed candidates, in their order; () in summaries of earlier programs"
     )
     npu_mac_share: float | None = Field(1.0, description="of the model's multiply-accumulates, what the NPU does; null: cannot be counted")
+    nodes: dict[str, int] = Field({}, description="of the model by kind, and on the NPU: those with arithmetic, those that only move data")
     grouped: GroupedSummary | None = Field(None, description="convolutions in groups that multiply more than their weights; null for none")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")

@@ -130,7 +130,8 @@ def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixt
     assert mentions(lines[0], "middle", "edge", "float16", "2 operators", f"{3 * CONV:,} MACs", "66.7%")
     assert lines[1].startswith("host, 33.3% of MACs: Conv 't3': supported, but not worth a piece of its own: ")
     assert mentions(lines[2], "host", "0.0%", "Sin 't4'")
-    assert lines[3].startswith("level")
+    assert lines[3] == "nodes on the NPU: 3 of 5 with arithmetic, 0 of 0 that only move data"
+    assert lines[4].startswith("level")
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["npu_mac_share"] == pytest.approx(2 / 3)

@@ -19,7 +19,7 @@ def layer_rows(errors: Sequence[LayerError]) -> list[dict[str, Any]]:
             "adds_most": error is worst,
             **{
                 key: {"max_rel_error": finite_or_none(figures.largest), "sqnr_db": finite_or_none(figures.sqnr_db)}
-                for key, figures in (("accumulated", error.through), ("alone", error.alone))
+                for key, figures in (("accumulated", error.through), ("alone", error.isolated))
             },
         }
         for error in errors
@@ -34,7 +34,7 @@ def print_layers(errors: Sequence[LayerError]) -> None:
         [
             (
                 *(error.operator, error.tensor),
-                *(text for e in (error.through, error.alone) for text in (f"{e.largest:.3g}", f"{e.sqnr_db:.1f}")),
+                *(text for e in (error.through, error.isolated) for text in (f"{e.largest:.3g}", f"{e.sqnr_db:.1f}")),
                 "adds most" if error is worst else "",
             )
             for error in errors

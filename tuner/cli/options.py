@@ -74,7 +74,11 @@ Frames = Annotated[int | None, typer.Option(metavar="N", help="With --objective 
 MinNpuShare = Annotated[
     float | None,
     typer.Option(
-        "--min-npu-share", metavar="X", min=0, max=1, help="Least share of the MACs on the NPU, e.g. 0.9; exit 3 for less, or n/a."
+        "--min-npu-share",
+        metavar="X",
+        min=0,
+        max=1,
+        help="Least share of the MACs on the NPU, e.g. 0.9; exit 3 for less, or n/a.  Moves of data have no MACs: nodes are counted apart.",
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]

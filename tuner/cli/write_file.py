@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
 from compiler.diagnostics.float_range import out_of_range_lines
+from compiler.frontend.partition.node_counts import count_nodes
 from compiler.frontend.partition.partition import Partition
 from compiler.model import LoweredModel, ModelSpec
 from compiler.package.onnx_out import write_packed
@@ -55,6 +56,7 @@ def write_compiled(
         "frames": lowered.frames,
         "macs": share.total,
         "npu_mac_share": share.share,
+        "nodes": count_nodes(lowered.part)._asdict(),
         "grouped": None if lowered.grouped is None else lowered.grouped._asdict(),
         "host": [node.model_dump() for node in host_nodes(lowered.part, lowered.machine)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in lowered.weights_beyond],

@@ -12,6 +12,7 @@ import numpy as np
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel
+from compiler.frontend.partition.node_counts import count_nodes
 from compiler.model import LoweredModel
 from compiler.package.stack_files import PackagedFiles
 from simulator.npu.parts import Engine
@@ -117,6 +118,7 @@ def summarize(
         cost_model=dict(chain.from_iterable(_model_metrics(model, *pair).items() for pair in pairs)),
         proposers=proposers,
         npu_mac_share=mac_share(model.part).share,
+        nodes=count_nodes(model.part)._asdict(),
         grouped=None if model.grouped is None else GroupedSummary(**model.grouped._asdict()),
         host=host_nodes(model.part, model.machine),
         pieces=pieces,

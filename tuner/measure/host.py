@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.frontend.partition.macs import model_macs
+from compiler.frontend.partition.node_counts import count_nodes
 from compiler.frontend.partition.offload_cost import least_host_s
 from compiler.frontend.partition.partition import Partition
 from compiler.model import LoweredModel
@@ -72,13 +73,14 @@ def host_nodes(part: Partition, machine: Machine) -> tuple[HostNodeSummary, ...]
             macs=node.macs,
             mac_share=node.macs / total if total and node.macs is not None else None,
             least_us=1e6 * least_host_s([node.work], machine.host),
+            accepted=node.accepted,
         )
         for node in part.host
     )
 
 
 def work_lines(lowered: LoweredModel) -> list[str]:
-    """Lines: changes of the model, a warning if the host has the larger part, cost of grouped convolutions, host nodes."""
+    """Lines: changes of the model, a warning if the host has the larger part, cost of grouped convolutions, host nodes, counts of nodes."""
     share = mac_share(lowered.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
     return [
@@ -86,6 +88,7 @@ def work_lines(lowered: LoweredModel) -> list[str]:
         *warning,
         *([] if lowered.grouped is None else [lowered.grouped.line()]),
         *host_lines(host_nodes(lowered.part, lowered.machine)),
+        *([str(count_nodes(lowered.part))] if lowered.part.host else []),
     ]
 
 
@@ -95,4 +98,5 @@ def check_share(lowered: LoweredModel, minimum: float | None) -> None:
     if minimum is None or (share.share is not None and share.share >= minimum):
         return
     largest_groups: Sequence[str] = host_lines(host_nodes(lowered.part, lowered.machine))[:1]
-    raise InfeasibleError("; ".join([f"--min-npu-share {minimum:g}: {lowered.name} on {lowered.machine.name}: {share}", *largest_groups]))
+    reasons = [f"--min-npu-share {minimum:g}: {lowered.name} on {lowered.machine.name}: {share}", *largest_groups]
+    raise InfeasibleError("; ".join([*reasons, str(count_nodes(lowered.part))]))

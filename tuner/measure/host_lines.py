@@ -37,7 +37,7 @@ class HostGroup:
 
     @property
     def time(self) -> str:
-        """End of a line."""
+        """Least time, in a line."""
         return f" (at least {self.least_us} us)" if self.least_us else ""
 
     @property
@@ -49,7 +49,8 @@ class HostGroup:
         computing = (node for node in self.nodes if node.op not in ("DequantizeLinear", "QuantizeLinear"))
         node = next(computing, self.nodes[0])
         first = f"{node.op} {node.node!r}: {node.why}"
-        return (first if len(self.nodes) == 1 else f"{len(self.nodes)} nodes ({self.kinds}), first {first}") + self.time
+        accepted = "" if node.accepted in node.why else f"; accepted: {node.accepted}"  # most reasons name it
+        return (first if len(self.nodes) == 1 else f"{len(self.nodes)} nodes ({self.kinds}), first {first}") + self.time + accepted
 
 
 def host_groups(host: Sequence[HostNodeSummary]) -> list[HostGroup]:

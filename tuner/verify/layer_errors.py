@@ -52,13 +52,13 @@ class TensorError(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerError:
-    """Errors of one tensor.  operator: its kind and name.  through: from the inputs of the model on.  alone: of the operator on exact
+    """Errors of one tensor.  operator: its kind and name.  through: from the inputs of the model on.  isolated: of the operator on exact
     inputs."""
 
     operator: str
     tensor: str
     through: TensorError
-    alone: TensorError
+    isolated: TensorError
 
 
 class _Quantisation(NamedTuple):
@@ -101,7 +101,7 @@ def layer_errors(body: Path, compiled: Compiled, feeds: Mapping[str, Array], lev
         }
         try:
             through = _run(parts, parts.up_to(parts.names), feeds, folder / "through.onnx")
-            alone = _run(parts, _apart(parts), {**feeds, **given}, folder / "alone.onnx")
+            isolated = _run(parts, _apart(parts), {**feeds, **given}, folder / "alone.onnx")
         except TilefarmError as refusal:
             raise BadInputError(f"--layers: operators of {body} cannot run one by one: {refusal}") from None
 
@@ -109,12 +109,12 @@ def layer_errors(body: Path, compiled: Compiled, feeds: Mapping[str, Array], lev
         out = outputs[tensor]
         return TensorError.of(quantised[tensor].floats(out) if tensor in quantised else out, ideal[tensor])
 
-    return tuple(LayerError(parts.makers[tensor], tensor, compare(through, tensor), compare(alone, tensor)) for tensor in parts.names)
+    return tuple(LayerError(parts.makers[tensor], tensor, compare(through, tensor), compare(isolated, tensor)) for tensor in parts.names)
 
 
 def worst_layer(errors: Sequence[LayerError]) -> LayerError:
     """Operator that adds most: the least SQNR on exact inputs; the first of equals."""
-    return min(errors, key=lambda error: -np.inf if np.isnan(error.alone.sqnr_db) else error.alone.sqnr_db)
+    return min(errors, key=lambda error: -np.inf if np.isnan(error.isolated.sqnr_db) else error.isolated.sqnr_db)
 
 
 def _run(parts: BodyParts, part: ModelProto, feeds: Mapping[str, Array], out: Path) -> dict[str, Array]:

@@ -52,6 +52,14 @@ _ENDS = {
     "QuantizeLinear": "supported, but the host makes the integers that the NPU reads",
     "DequantizeLinear": "supported, but the host makes floats of the integers that the NPU gives",
 }
+# accepted forms, for reasons that do not say them
+_ACCEPTED = {
+    _OUTSIDE: "a supported form of the host nodes between it and the partition",
+    _LITTLE: "more work beside it, which pays for a launch",
+    _VIEWS: "arithmetic beside it on the NPU",
+    _COMPARED: "a result that no Equal reads",
+    **dict.fromkeys(_ENDS.values(), "arithmetic on the host's side of it on the NPU"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,15 @@ class HostNode:
     macs: int | None
     refused: bool
     work: NodeWork
+
+    @property
+    def accepted(self) -> str:
+        """Change that would bring it to the NPU: the end of its reason if that names supported forms."""
+        stated = self.why.rpartition("; ")[2] if "; " in self.why else ""
+        if any(word in stated for word in ("supported", "expected", "accepted")):
+            return stated
+        general = "supported operators with the same values" if self.refused else "a subgraph that pays for its launch"
+        return _ACCEPTED.get(self.why, general)
 
 
 @dataclass(frozen=True, eq=False)

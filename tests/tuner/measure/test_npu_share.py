@@ -68,6 +68,8 @@ def test_lstm_on_the_host_is_most_work(tmp_path: Path, capsys: pytest.CaptureFix
     assert lines[2].startswith(f"host, {1 - share:.1%} of MACs: LSTM 'last': not supported") or "LSTM" in lines[2]
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
+    assert report["nodes"] == {"arithmetic_on_npu": 1, "arithmetic": 2, "moves_on_npu": 1, "moves": 1}
+    assert {row["op"]: row["accepted"] for row in report["host"]}["LSTM"] == "supported operators with the same values"
     assert report["macs"] == LSTM + GEMM
     assert report["npu_mac_share"] == pytest.approx(share)
 
@@ -105,6 +107,7 @@ def test_least_share_is_required_before_any_search(command: str, tmp_path: Path,
     assert error.startswith(
         f"tilefarm: --min-npu-share 0.7: middle on edge: {3 * CONV:,} MACs, 66.7% of them on the NPU; host, 33.3% of MACs:"
     )
+    assert error.endswith("; nodes on the NPU: 3 of 5 with arithmetic, 0 of 0 that only move data\n")
     assert error.count("\n") == 1
     assert not out.exists()
     if command == "compile":
@@ -139,5 +142,7 @@ def test_groups_are_by_reason_in_order_of_work() -> None:
     lines = host_lines(host)
     assert mentions(lines[0], "host", "n/a", "2 nodes (Op)", "Op 'b'")
     assert mentions(lines[2], "host", "30.0%", "2 nodes (Op, Other)", "Op 'a'", "'p' is int64")
+    accepted = [member.model_copy(update={"accepted": "the last is supported"}) for member in host]
+    assert [line.count("the last is supported") for line in host_lines(accepted)] == [1, 1, 1]
     many = [node(f"n{k}", "x" * k) for k in range(20)]
     assert mentions(host_lines(many)[-1], "host", "0.0%", "8 more", "8 other", "(Op)")
