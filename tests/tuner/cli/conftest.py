@@ -70,3 +70,9 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     write_source(LocalPath(run), opened.source, opened.target_graph.graph.digest)
     package(opened, [build_variants(opened.packed[0], chosen)], run / "best.onnx")
     return run
+
+
+@pytest.fixture(autouse=True)
+def quiet_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No progress of plans in these tests: a busy computer takes longer than the seconds after which it begins."""
+    monkeypatch.setattr("tuner.cli.predicted_plans._FIRST_LINE_S", 3600.0)
