@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.autoplan import _changed, _Timed, _turned, _with, quick_genomes, quick_plans
+from compiler.autoplan import _apply_changes, _keep_faster_genes, _SimulatedProgram, _try_same_ends, quick_genomes, quick_plans
 from compiler.build import default_by_level, measure
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import ConvTiling, Infeasible, Plan
@@ -103,9 +103,9 @@ def test_changes_faster_alone_stay_where_faster_together() -> None:
 
     def with_blocks(new: dict[int, int]) -> tuple[str, int]:
         genome: Genome = tuple(Gene(at, at + 1) for at in range(4))
-        before = _Timed(genome, np.full(4, 10))
-        after = _with(before, {at: Gene(at, at + 1, blocks) for at, blocks in new.items()}, measured)
-        return "".join(str(gene.blocks) for gene in after.genome), int(after.took.sum())
+        before = _SimulatedProgram(genome, np.full(4, 10))
+        after = _keep_faster_genes(before, {at: Gene(at, at + 1, blocks) for at, blocks in new.items()}, measured)
+        return "".join(str(gene.blocks) for gene in after.genome), int(after.cycles.sum())
 
     assert with_blocks({0: 2, 3: 2}) == ("2111", 39)
     assert with_blocks({0: 3, 3: 3}) == ("1111", 40)
@@ -122,9 +122,9 @@ def test_segments_lie_at_one_end_where_faster() -> None:
     def measured(genome: Genome) -> NDArray[np.int64] | None:
         return np.array(took["".join(str(int(gene.same_end)) for gene in genome)])
 
-    found = _turned(_Timed(tuple(Gene(at, at + 1) for at in range(4)), np.full(4, 10)), measured)
+    found = _try_same_ends(_SimulatedProgram(tuple(Gene(at, at + 1) for at in range(4)), np.full(4, 10)), measured)
     assert [gene.same_end for gene in found.genome] == [False, True, True, False]
-    assert found.took.sum() == 38
+    assert found.cycles.sum() == 38
 
 
 def test_what_is_whole_on_chip_begins_in_blocks() -> None:
@@ -244,8 +244,10 @@ def test_the_first_of_equal_segments_says_for_all(monkeypatch: pytest.MonkeyPatc
     genome: Genome = tuple(Gene(at, at + 1) for at in range(8))
     monkeypatch.setattr("compiler.autoplan.CHANGES", (slower, faster))
     structures = Structures(u)
-    found = _changed(u, _Timed(genome, np.full(8, 10)), lambda gene: (structures.structure(gene.start, gene.stop), gene[2:]), measured)
+    found = _apply_changes(
+        u, _SimulatedProgram(genome, np.full(8, 10)), lambda gene: (structures.structure(gene.start, gene.stop), gene[2:]), measured
+    )
     assert [gene.chunk for gene in found.genome] == [1] * 8
-    assert found.took.tolist() == [9] * 8
+    assert found.cycles.tolist() == [9] * 8
     assert max(each.count(2) for each in tried) == 1
     assert [gene[:2] for gene in found.genome] == [gene[:2] for gene in genome]
