@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import Any
@@ -66,9 +67,18 @@ def run_command(
             old_hook(lost)
             return
         number = signal.SIGTERM if stopped[0] == TERMINATED else signal.SIGINT
-        timer = threading.Timer(SEND_AGAIN_S, os.kill, (os.getpid(), number))
-        timer.daemon = True
-        timer.start()
+
+        def send() -> None:
+            while True:  # an interrupt inside this hook would be dropped for good
+                time.sleep(SEND_AGAIN_S)
+                frame = sys._current_frames().get(threading.main_thread().ident or 0)
+                while frame is not None and frame.f_code is not send_again.__code__:
+                    frame = frame.f_back
+                if frame is None:
+                    os.kill(os.getpid(), number)
+                    return
+
+        threading.Thread(target=send, name="signal", daemon=True).start()
 
     in_main = threading.current_thread() is threading.main_thread()
     old_handler = signal.signal(signal.SIGTERM, terminate) if in_main else None

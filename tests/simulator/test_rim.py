@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import weakref
 
@@ -62,9 +63,20 @@ def test_the_handler_of_a_caller_stays(capsys: pytest.CaptureFixture[str]) -> No
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy computer"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_a_callback_is_not_lost(number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    app = new_app()
+def test_a_signal_in_a_callback_is_not_lost(
+    number: signal.Signals, code: int, busy: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """busy: the hook for dropped exceptions goes on after its thread has begun."""
+    app, start = new_app(), threading.Thread.start
+
+    def start_slowly(thread: threading.Thread) -> None:
+        start(thread)
+        time.sleep(0.2)
+
+    if busy:
+        monkeypatch.setattr(threading.Thread, "start", start_slowly)
 
     def interrupt(_: object) -> None:
         os.kill(os.getpid(), number)

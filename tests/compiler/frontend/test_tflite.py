@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from compiler.frontend.onnx_io.load import load_model
 from compiler.frontend.tflite.network import read_network
 from compiler.frontend.tflite.to_onnx import NODE, to_onnx
+from simulator.exact_onnxruntime import exact_session
 from simulator.npu.errors import BadInputError, UnsupportedError
 from tests.compiler.ethosu.models import model, models
 
@@ -23,7 +23,7 @@ STEPS = {"keyword_spotting": 3, "table_activations": 6}
 @pytest.mark.parametrize("source", [item for item in models() if item.name not in OTHERWISE], ids=lambda item: item.name)
 def test_integers_are_those_of_litert_but_for_roundings(source):
     network = read_network(source.data)
-    session = onnxruntime.InferenceSession(to_onnx(network).SerializeToString())
+    session = exact_session(to_onnx(network))
     feeds = {}
     for port, value in zip(session.get_inputs(), source.inputs, strict=True):
         feeds[port.name] = value.transpose(0, 3, 1, 2) if value.ndim == 4 else value

@@ -29,7 +29,7 @@ OTHERS = {
     ("compiler/ops/quantised_avg_pool.py", "_MIN_CHUNK_PIXELS"): "pixels that are added at a time",
     ("compiler/ops/depthwise_emitter.py", "_tiles"): "records to spare",
     ("compiler/ops/pool_emitter.py", "_ROOM"): "records",
-    ("compiler/autoplan.py", "_BEGUN"): "operators of a segment",
+    ("compiler/autoplan.py", "_LONGEST_BEGINNING"): "operators of a segment",
     ("compiler/segment/channel_splits.py", "_MAX_DISTANCE"): "operators",
     ("compiler/planner/split_rules.py", "_MOST_ROWS"): "blocks of a segment that are looked at",
     ("compiler/target/weights.py", "_BIAS"): "of float16's exponents",

@@ -87,7 +87,7 @@ def test_farms_share_a_cluster_and_name_failing_nodes() -> None:
 @pytest.mark.usefixtures("local_ray")
 def test_workers_that_fail_to_start_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of an environment without Ray: their processes end at once, and Ray starts others."""
-    monkeypatch.setattr(ray_actors, "START_S", 2.0)
+    monkeypatch.setattr(ray_actors, "START_S", 6.0)
     lines: list[str] = []
     with RayActors(Environment, 1, say=lines.append) as actors:
         lines.clear()  # of a slow computer: "waiting for 1 CPUs"
@@ -98,10 +98,10 @@ def test_workers_that_fail_to_start_are_reported_once(monkeypatch: pytest.Monkey
             assert actors.events(0.5) == []
         actors.events(0.5)
     (line,) = lines
-    assert line.startswith("1 of 1 workers have not started in 2 s: ModuleNotFoundError: No module named 'no_ray' (")
+    assert line.startswith("1 of 1 workers have not started in 6 s: ModuleNotFoundError: No module named 'no_ray' (")
     with RayActors(Environment, 1, say=lines.append) as actors:
         Bench(actors).built()
-        time.sleep(2.0)
+        time.sleep(6.0)
         actors.events(0.1)
     assert lines == [line], "of one that has started nothing is said"
 
