@@ -40,7 +40,10 @@ class SegmentTimer:
         if key not in self._runs:
             self._runs[key] = IncrementalRuns(self._machine, self._level, key[0], record=key[1])
         for run_key, runs in self._runs.items():
-            runs.set_common_parts(words, rows, None) if run_key == key else runs.forget()
+            if run_key == key:
+                runs.set_common_parts(words, rows, None)
+            else:
+                runs.forget()
         cycles = self._runs[key].run(program).cycles
         if not key[1]:
             return np.array([cycles])

@@ -71,9 +71,9 @@ class Timer:
             by_l2.setdefault(self._clock.contention[level].l2_bytes, []).append(level)
         times: dict[str, ProgramTimes] = {}
         for l2_bytes, names in by_l2.items():
-            timer = self
-            if l2_bytes != self._l2_bytes:
-                timer = self._smaller.setdefault(l2_bytes, Timer(self._compiler, self._clock, self._resuming, l2_bytes, self._alone))
+            timer = self if l2_bytes == self._l2_bytes else self._smaller.get(l2_bytes)
+            if timer is None:
+                timer = self._smaller[l2_bytes] = Timer(self._compiler, self._clock, self._resuming, l2_bytes, self._alone)
             times |= timer.simulated(timer.scheduled(parts), names)
         return times
 

@@ -62,7 +62,7 @@ class LayerError:
 
 
 class _Quantisation(NamedTuple):
-    """Quantisation of a tensor of integers along its last axes: one scale, or one for each channel of `axis`."""
+    """Quantisation of a tensor of integers: one scale and zero point, or one for each index of `axis`."""
 
     scale: Array
     zero: Array

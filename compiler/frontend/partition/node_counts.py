@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from compiler.frontend.partition.partition import Partition
 
-MOVES = frozenset({
+DATA_MOVES = frozenset({
     "ChannelShuffle", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
     "ReverseSequence", "Scatter", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
     "Unsqueeze",
@@ -28,7 +28,7 @@ class NodeCounts(NamedTuple):
 
 def count_nodes(part: Partition) -> NodeCounts:
     """Counts of a model's nodes by kind."""
-    inside = [part.model.graph.node[i].op_type in MOVES for subgraph in part.pieces for i in subgraph.inside]
-    outside = [node.op_type in MOVES for node in part.host]
+    inside = [part.model.graph.node[i].op_type in DATA_MOVES for subgraph in part.pieces for i in subgraph.inside]
+    outside = [node.op_type in DATA_MOVES for node in part.host]
     moves, total = sum(inside), len(inside) + len(outside)
     return NodeCounts(len(inside) - moves, total - moves - sum(outside), moves, moves + sum(outside))
